@@ -166,8 +166,7 @@ class Crediting:
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Continue with the options that an earlier process had calibrated, and with its counts."""
-        if "inertness" in state:  # written by a version that watched
-            self.inertness.load(state["inertness"])
+        self.inertness.load(state["inertness"])
         if isinstance(self.estimator, Calibrating):
             self.estimator = checked(type(self.estimator), state["estimator"], "option")
 

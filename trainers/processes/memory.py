@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
+import psutil
 import torch
 
 from envsuite.core.errors import EnvsuiteError
@@ -15,9 +15,7 @@ _TEXTS = ("DefaultCPUAllocator: can't allocate memory", "CUBLAS_STATUS_ALLOC_FAI
 
 def available() -> float:
     """Bytes of main memory that a program could take now."""
-    lines = Path("/proc/meminfo").read_text().splitlines() if Path("/proc/meminfo").exists() else []
-    amounts = [float(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")]
-    return amounts[0] if amounts else float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    return float(psutil.virtual_memory().available)
 
 
 def free(device: torch.device) -> float:

@@ -15,9 +15,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import orjson
+import psutil
 import torch
 from torch.distributed import Store  # type: ignore[attr-defined]
 
@@ -263,12 +263,6 @@ def _key(rank: int) -> str:
 def alive(pid: int) -> bool:
     """Whether a process of this machine runs; a zombie does not."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
         return False
-    except PermissionError:
-        return True
-    stat = Path(f"/proc/{pid}/stat")
-    with contextlib.suppress(OSError, IndexError):
-        return stat.read_text().rpartition(")")[2].split()[0] not in "ZX"
-    return True

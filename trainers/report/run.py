@@ -12,7 +12,6 @@ import orjson
 import yaml
 
 from envsuite.core.errors import DataError
-from envsuite.evaluation.statistics import wilson
 from trainers.report.metrics import read_metrics
 from trainers.report.stats import EvalResult, first_and_last
 from trainers.steps.parquet import episode_files
@@ -95,10 +94,7 @@ class RunData:
         for record in self.metrics:
             share = record.get("eval/success")
             if _is_number(share):
-                n = int(record.get("eval/episodes") or 0)
-                low, high = wilson(round(share * n), n)  # for runs that did not record their bounds
-                bounds = float(record.get("eval/low", low)), float(record.get("eval/high", high))
-                points.append((record["iteration"], float(share), *bounds))
+                points.append((record["iteration"], float(share), record["eval/low"], record["eval/high"]))
         return points
 
     def episode_files(self) -> list[tuple[str, Path]]:

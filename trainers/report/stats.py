@@ -33,8 +33,8 @@ class StratumResult:
     low: float
     """Lower bound of the 95 % Wilson interval of the success rate, clustered by task where tasks are repeated."""
     high: float
-    tasks: int = 0
-    """Number of different tasks; 0 in results of older versions, which did not count them."""
+    tasks: int
+    """Number of different tasks."""
 
     @property
     def success(self) -> float:

@@ -81,19 +81,6 @@ SCHEMA = pa.schema({**_EPISODE, **_STEP, **_EXTRA}, metadata={FORMAT: VERSION})
 ``images`` are PNG files; ``prompt_text``, ``response_text`` and ``advantage`` are null where they were not given.
 """
 
-_ADDED = {
-    "greedy": False,
-    "context_truncated": False,
-    "unanswered": False,
-    "last_observation": "",
-    "tree": -1,
-    "shared": 0,
-    "images": [],
-    "shown": 0,
-    "agent": "",
-}
-"""Columns that older files lack, and what they hold in their place."""
-
 _TOKENS = ("prompt_ids", "response_ids", "response_logprobs", "policy_version")
 """Columns with a list of numbers in each row."""
 
@@ -304,15 +291,12 @@ def read_table(path: Path, columns: Sequence[str] = tuple(SCHEMA.names)) -> pa.T
 
 def _read(path: Path | str, columns: Sequence[str], content: pa.BufferReader | None = None) -> pa.Table:
     """The rows of ``path``, or of ``content`` where that is given."""
-    own_names, source = [name for name in SCHEMA.names if name in columns], path if content is None else content
+    names, source = [name for name in SCHEMA.names if name in columns], path if content is None else content
     try:
         schema = pq.read_schema(source)
         version, table = (schema.metadata or {}).get(FORMAT), None
-        names = SCHEMA.names if version == b"1" else own_names
-        if version in (b"1", VERSION):
-            there = [name for name in names if name in schema.names or name not in _ADDED]
-            table = pq.read_table(source, columns=there, page_checksum_verification=True)
-            table = _from_version_1(table) if version == b"1" else table
+        if version == VERSION:
+            table = pq.read_table(source, columns=names, page_checksum_verification=True)
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such file") from error
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
@@ -321,24 +305,9 @@ def _read(path: Path | str, columns: Sequence[str], content: pa.BufferReader | N
         raise DataError(f"{path}: a Parquet file, but not one of episodes (columns: {', '.join(schema.names[:8])})")
     if table is None:
         name = version.decode(errors="replace")
-        raise DataError(f"{path}: episodes format {name}, this version reads up to {VERSION.decode()}")
-    for name in [name for name in _ADDED if name in names and name not in table.schema.names]:
-        column = pa.array([_ADDED[name]] * len(table), SCHEMA.field(name).type)
-        table = table.add_column(names.index(name), name, column)
-    if table.schema.types != [SCHEMA.field(name).type for name in names]:
-        raise DataError(f"{path}: damaged (the columns have other types than an episodes file has)")
-    return table.select(own_names)
-
-
-def _from_version_1(table: pa.Table) -> pa.Table:
-    """The table of an older file: log-probabilities were float64, and each step had one policy version."""
-    lengths, versions = pc.list_value_length(table["response_ids"]).to_pylist(), table["policy_version"].to_pylist()
-    rows = [None if n is None else np.full(n, version, np.int64) for n, version in zip(lengths, versions, strict=True)]
-    for name, column in (
-        ("response_logprobs", table["response_logprobs"].cast(SCHEMA.field("response_logprobs").type)),
-        ("policy_version", _lists(rows, SCHEMA.field("policy_version").type)),
-    ):
-        table = table.set_column(table.schema.get_field_index(name), SCHEMA.field(name), column)
+        raise DataError(f"{path}: episodes format {name}, this version reads {VERSION.decode()}")
+    if table.schema.names != names or table.schema.types != [SCHEMA.field(name).type for name in names]:
+        raise DataError(f"{path}: damaged (the columns are others than an episodes file has)")
     return table
 
 

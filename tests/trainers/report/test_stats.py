@@ -85,9 +85,6 @@ def test_an_evaluation_with_repeated_tasks_is_clustered_and_counts_tasks_and_tru
     assert (result.all.tasks, result.all.n, result.context_truncated) == (30, 120, 3)
     assert sum(stratum.tasks for stratum in result.strata[1:]) == 30
     assert EvalResult.from_json(json.loads(json.dumps(result.to_json()))) == result
-    old = {name: value for name, value in result.to_json().items() if name != "context_truncated"}
-    old["strata"] = [{name: value for name, value in s.items() if name != "tasks"} for s in old["strata"]]
-    assert EvalResult.from_json(old).all.n == 120, "results of older versions are read"
 
 
 # -- the figures of an evaluation and the cells of a table, one by one

@@ -20,7 +20,7 @@ from envsuite.core import ToolCall
 from envsuite.core.errors import DataError, UsageError
 from envsuite.playing.step import Episode
 from trainers.steps import StepTable
-from trainers.steps.parquet import FORMAT, SCHEMA, episode_files, read_episodes, read_table, shard_of, write_episodes
+from trainers.steps.parquet import SCHEMA, episode_files, read_episodes, read_table, shard_of, write_episodes
 
 batches = st.lists(st.integers(0, 2**40), unique=True, max_size=4).flatmap(
     lambda ids: st.tuples(*(episodes(i) for i in ids)).map(list)
@@ -50,27 +50,6 @@ def test_an_advantage_array_is_in_the_row_order_of_the_step_table(tmp_path: Path
     kept = [row for row in rows if row["advantage"] is not None]
     assert [(row["episode_id"], row["t"]) for row in kept] == list(zip(table.episode_id, table.t, strict=True))
     assert [row["advantage"] for row in kept] == [0.1, 0.2, 0.3]
-
-
-def test_files_of_version_1_and_from_before_greedy_episodes_were_marked_are_read(
-    tmp_path: Path, batch: list[Episode]
-) -> None:
-    """Those of version 1 have one policy version a step, and log-probabilities as float64."""
-    path = tmp_path / "old.parquet"
-    write_episodes(path, batch)
-    table = pq.read_table(path)
-    pq.write_table(table.drop_columns(["greedy"]), path)
-    assert read_episodes(path) == batch and read_table(path).schema.names == SCHEMA.names
-    table = table.drop_columns(["context_truncated"])
-    versions = pa.array([None if t < 0 else 7 for t in table["t"].to_pylist()], pa.int64())
-    numbers = table["response_logprobs"].cast(pa.list_(pa.float64()))
-    for name, column in {"policy_version": versions, "response_logprobs": numbers}.items():
-        table = table.set_column(table.schema.names.index(name), name, column)
-    pq.write_table(table.replace_schema_metadata({FORMAT: b"1"}), path)
-    found = read_episodes(path)
-    assert [len(episode.steps) for episode in found] == [2, 1, 0, 1]
-    assert all(step.policy_version.tolist() == [7] * 2 for episode in found for step in episode.steps)
-    assert found[0].steps[0].response_logprobs.tolist() == [-0.5] * 2
 
 
 def test_the_shards_of_several_processes_are_read_as_one_file(tmp_path: Path, batch: list[Episode]) -> None:

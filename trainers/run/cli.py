@@ -303,36 +303,16 @@ def _list_configs() -> None:
         sys.stdout.write(f"{name}\t{comment}\t{file}\n")
 
 
-def shorten_settings(config: TrainConfig) -> str:
-    """The settings as YAML that ``--config`` takes: the recipe, and what differs from it and from the defaults.
+def settings_file(config: TrainConfig) -> str:
+    """The resolved settings as a file that ``--config`` takes.
 
     Raises:
         ConfigError: A setting leaves out what the recipe has, which a file cannot say.
     """
-    below = checked(TrainConfig, _recipe_below({}, [config.recipe]))
-    own = {"name": config.name, "recipe": config.recipe, **_own(config, below)}
-    text = yaml.safe_dump(own, sort_keys=False, allow_unicode=True, default_flow_style=None, width=110)
-    if dump(checked(TrainConfig, _recipe_below({"": own}, []))) != dump(config):
+    text = dump(config)
+    if dump(checked(TrainConfig, _recipe_below({"": yaml.safe_load(text)}, []))) != text:
         raise ConfigError(f"the settings leave out some of recipe {config.recipe}'s; start from another recipe")
     return text
-
-
-def _own(value: Any, base: Any) -> Any:
-    """Returns of a plain value, or of one with settings in it, what differs from ``base``."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        below = vars(base) if type(base) is type(value) else _defaults(type(value))
-        return {key: _own(new, below[key]) for key, new in vars(value).items() if key == "id" or new != below[key]}
-    if isinstance(value, Mapping):
-        old = base if isinstance(base, Mapping) else {}
-        return {k: _own(new, old.get(k)) for k, new in value.items() if k not in old or new != old[k]}
-    return [_own(item, None) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _defaults(cls: type[Any]) -> dict[str, Any]:
-    """The defaults of a class of settings; of a field that has none, a mark that equals no setting."""
-    fields = dataclasses.fields(cls)
-    defaults = {field.name: field.default_factory() for field in fields if callable(field.default_factory)}
-    return {field.name: defaults.get(field.name, field.default) for field in fields}
 
 
 def dump(config: TrainConfig) -> str:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from trainers.programs.launching.roles import SETTINGS, VLLM, ClusterJob, JobSizes, ServerRole, dns_label
 from trainers.rollout.config import EnvConfig
-from trainers.run.cli import shorten_settings
+from trainers.run.cli import settings_file
 from trainers.run.config import TrainConfig
 
 E = TypeVar("E", bound=EnvConfig)
@@ -44,7 +44,7 @@ def job_of(config: TrainConfig, sizes: JobSizes, root: PurePosixPath, where: Cal
         servers.append(vllm)
     processes = gpus or sizes.processes
     return ClusterJob(
-        name=config.name, folder=folder, settings=shorten_settings(config), nodes=sizes.nodes, processes=processes,
+        name=config.name, folder=folder, settings=settings_file(config), nodes=sizes.nodes, processes=processes,
         gpus=gpus, node_gpus=sizes.gpus, restarts=sizes.restarts, servers=servers,
         trainer=_trainer(f"{folder}/{SETTINGS}", run, sizes, processes),
     )  # fmt: skip

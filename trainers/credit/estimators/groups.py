@@ -6,13 +6,13 @@ Everything is vectorised over rows, float64, linear in their number up to a sort
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import count
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from envsuite.core.errors import UsageError
@@ -37,15 +37,6 @@ def group_codes(*columns: NDArray[Any]) -> Ints:
     """
     if not columns:
         raise UsageError("group_codes needs at least one column")
-    starts = _run_starts(columns)
-    if starts is None:
-        return _joint_codes(columns)
-    # Rows of an episode stand together as a rule: one look at each run of equal rows is enough.
-    lengths = np.diff(starts, append=len(columns[0]))
-    return np.repeat(_joint_codes([column[starts] for column in columns]), lengths)
-
-
-def _joint_codes(columns: Sequence[NDArray[Any]]) -> Ints:
     code = _codes(columns[0])
     for column in columns[1:]:
         codes = _codes(column)
@@ -53,47 +44,11 @@ def _joint_codes(columns: Sequence[NDArray[Any]]) -> Ints:
     return code
 
 
-def _run_starts(columns: Sequence[NDArray[Any]]) -> Ints | None:
-    """Where runs of equal rows begin; None where there are many, or where comparing costs as much as coding."""
-    if len(columns[0]) < 2 or any(column.dtype.kind not in "iu" for column in columns):
-        return None
-    new = np.ones(len(columns[0]), np.bool_)
-    np.not_equal(columns[0][1:], columns[0][:-1], out=new[1:])
-    for column in columns[1:]:
-        new[1:] |= column[1:] != column[:-1]
-    starts = np.flatnonzero(new)
-    return starts if 4 * len(starts) <= len(new) else None
-
-
 def _codes(column: NDArray[Any]) -> Ints:
-    if column.dtype.kind in "iu" and len(column):
-        low = int(column.min())
-        span = int(column.max()) - low + 1
-        if span <= 16 * len(column):
-            return _dense_codes((column - low).astype(np.int64), span)
-        _, first, inverse = np.unique(column, return_index=True, return_inverse=True)
-        rank = np.empty(len(first), np.int64)
-        rank[np.argsort(first)] = np.arange(len(first))
-        return rank[inverse]
+    if column.dtype.kind in "iu":
+        return np.asarray(pa.array(column).dictionary_encode().indices, np.int64)
     code = defaultdict[Any, int](count().__next__)
     return np.fromiter(map(code.__getitem__, column.tolist()), np.int64, count=len(column))
-
-
-def _dense_codes(column: Ints, span: int) -> Ints:
-    """Codes of integers in [0, span) without a look-up for each."""
-    first = _first(column, span)
-    present = np.flatnonzero(first < len(column))
-    code = np.empty(span, np.int64)
-    code[present[np.argsort(first[present])]] = np.arange(len(present))
-    return code[column]
-
-
-def _first(codes: Ints, span: int) -> Ints:
-    """First row of each of the integers in [0, span); the number of rows where there is none."""
-    rows = len(codes)
-    first = np.full(span, rows)
-    first[codes[::-1]] = np.arange(rows - 1, -1, -1)  # of equal codes, the first row is written last
-    return first
 
 
 def similar_codes(group: Ints, keys: NDArray[np.object_], threshold: float) -> Ints:
@@ -140,8 +95,10 @@ def episode_codes(steps: StepTable) -> Ints:
 
 def first_rows(codes: Ints) -> Ints:
     """Row at which each code first appears, shape (number of codes,)."""
-    first = _first(codes, int(codes.max(initial=-1)) + 1)
-    return first[first < len(codes)]
+    rows = len(codes)
+    first = np.full(int(codes.max(initial=-1)) + 1, rows)
+    first[codes[::-1]] = np.arange(rows - 1, -1, -1)  # of equal codes, the first row is written last
+    return first[first < rows]
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache, reduce
@@ -93,7 +93,8 @@ def text_of(run: PaperRun) -> str:
         lines.append(f"# {heading}:")
         for text in texts:
             lines += textwrap.wrap(text, 118, initial_indent="# - ", subsequent_indent="#   ", break_on_hyphens=False)
-    return "\n".join([*lines, "#", f"#   {command(run)}", "", *_yaml(setting.settings)]) + "\n"
+    settings = yaml.safe_dump(setting.settings, default_flow_style=None, sort_keys=False, width=118)
+    return "\n".join([*lines, "#", f"#   {command(run)}", "", settings])
 
 
 def citation(row: Row, env: str) -> str:
@@ -113,24 +114,3 @@ def command(run: PaperRun) -> str:
     launch += f" --num_processes {math.prod(map(int, counts))}"
     launch += " --machine_rank RANK --main_process_ip HOST" if len(counts) > 1 else ""
     return f"{launch} -m trainers.train --config {run.name}"
-
-
-def _yaml(settings: Mapping[str, Any]) -> Iterator[str]:
-    """Sections as blocks, whose values stand in one line each; lists of mappings come last, an item a line."""
-    for key, value in settings.items():
-        if not isinstance(value, Mapping | list):
-            yield f"{key}: {_flow_text(value)}"
-            continue
-        yield f"\n{key}:"
-        if isinstance(value, list):
-            yield from (f"  - {_flow_text(item)}" for item in value)
-            continue
-        lists = {name: items for name, items in value.items() if isinstance(items, list) and items}
-        yield from (f"  {name}: {_flow_text(inner)}" for name, inner in value.items() if name not in lists)
-        for name, items in lists.items():
-            yield from (f"  {name}:", *(f"    - {_flow_text(item)}" for item in items))
-
-
-def _flow_text(value: Any) -> str:
-    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000)
-    return text.removesuffix("\n").removesuffix("\n...")

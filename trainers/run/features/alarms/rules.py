@@ -5,8 +5,10 @@ Bounds with a reference were fitted on healthy runs (docs/alarms.md).
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 
@@ -80,103 +82,8 @@ class AlarmRule:
         return f"{self.metric}{less}{per} {self.beyond} {than}{floor}{rising}{unless}"
 
 
-RULES: dict[str, AlarmRule] = {
-    "long_responses": AlarmRule(
-        "train/response_length", "above", 3.0, reference="start",
-        means="Responses grow: the reward pays for length, or no end is sampled any more.",
-        do="Read episodes; limit rollout.sampling.max_tokens, or look for what the reward pays.",
-    ),
-    "short_responses": AlarmRule(
-        "train/response_length", "below", 0.3, reference="start",
-        means="Responses shrink: thoughts or arguments are given up.",
-        do="Read episodes; a penalty of length or a wrong end token pays for it.",
-    ),
-    "cut_responses": AlarmRule(
-        "train/response_cut", "above", 0.3, reference="start", times=False,
-        means="Responses run into the token limit.",
-        do="Lower optim.lr where valid actions fall, too; else raise rollout.sampling.max_tokens.",
-    ),
-    "low_entropy": AlarmRule(
-        "train/entropy", "below", 0.1, reference="start", floor=0.02,
-        means="The policy has become deterministic: groups stop differing, and nothing more is learnt.",
-        do="Lower optim.lr, or set method.objective.entropy_coef.",
-    ),
-    "high_entropy": AlarmRule(
-        "train/entropy", "above", 4.0, reference="start", floor=0.3,
-        means="The policy dissolves into noise.",
-        do="Lower optim.lr or entropy_coef; go back to an earlier checkpoint.",
-    ),
-    "invalid_actions": AlarmRule(
-        "train/valid_actions", "below", -0.3, reference="start", times=False,
-        means="The policy forgets the format of actions, or the world refuses them.",
-        do="See invalid/… for the stage that refuses; lower optim.lr, or go back.",
-    ),
-    "no_valid_actions": AlarmRule(
-        "train/valid_actions", "below", 0.05, patience=2,
-        means="Hardly an action is valid: the prompt's template or codec is not that of the model.",
-        do="Compare `envsuite show-prompt` with what the model was trained on.",
-    ),
-    "repeated_actions": AlarmRule(
-        "train/repeated_actions", "above", 0.4, reference="start", times=False,
-        means="Episodes repeat their actions: they are stuck in a loop.",
-        do="Read episodes; penalties alone teach actions that are safe and do nothing.",
-    ),
-    "one_action": AlarmRule(
-        "train/top_action", "above", 0.4, reference="start", times=False,
-        means="One action takes over.",
-        do="Read episodes; penalties alone teach actions that are safe and do nothing.",
-    ),
-    "one_token": AlarmRule(
-        "train/top_token", "above", 0.3, reference="start", times=False,
-        means="One token takes over the responses.",
-        do="Lower optim.lr; go back to an earlier checkpoint.",
-    ),
-    "no_signal": AlarmRule(
-        "train/zero_variance_groups", "above", 0.95, minus="train/success", patience=6,
-        means="All episodes of almost every task fail alike: there is nothing to learn from.",
-        do="Take easier tasks, larger groups, or a graded reward.",
-    ),
-    "lost_success": AlarmRule(
-        "train/success", "below", 0.25, reference="most", patience=4,
-        means="What was solved is not solved any more.",
-        do="Go back to the best checkpoint; lower optim.lr.",
-    ),
-    "training_reward": AlarmRule(
-        "train/success", "below", 0.5, reference="start", patience=4, rising="train/shaped_return",
-        means="The training reward rises while success falls: it pays for something else.",
-        do="See shape/… and method.shapers; read the episodes with the greatest return.",
-    ),
-    "held_out": AlarmRule(
-        "eval/high", "below", 1.0, reference="most", against="eval/low", patience=1, rising="train/return",
-        means="The training reward rises while held-out success falls: it is gamed, or tasks are learnt by heart.",
-        do="Go back to the best checkpoint; read episodes; take more training tasks.",
-    ),
-    "ratio": AlarmRule(
-        "train/ratio_max", "above", 100.0, patience=2,
-        means="The policy moves far from the one that sampled.",
-        do="Lower optim.lr, optim.epochs or optim.minibatches, or rollout.staleness.",
-    ),
-    "divergence": AlarmRule(
-        "train/approx_kl", "above", 0.1, patience=2,
-        means="An update moves the policy far from the one that sampled.",
-        do="Lower optim.lr, optim.epochs or optim.minibatches, or rollout.staleness.",
-    ),
-    "gradient": AlarmRule(
-        "train/grad_norm", "above", 10.0, reference="start", patience=2,
-        means="Gradients explode.",
-        do="Lower optim.lr; see whether rewards or lengths have changed their scale.",
-    ),
-    "engine": AlarmRule(
-        "train/logprob_gap", "above", 30.0, reference="least", floor=0.001, patience=2, unless="train/staleness",
-        means="The engine samples from other weights than the trainer has, or computes otherwise.",
-        do="See that weights arrive (train/version_min), number formats and templates; set optim.correction.",
-    ),
-    "infrastructure": AlarmRule(
-        "train/failed", "above", 0.1, per="train/episodes", patience=2,
-        means="Episodes are lost: environments or the engine fail.",
-        do="See the reasons in run.log and the episode files; rollout.deadline and rollout.attempts.",
-    ),
-}  # fmt: skip
+_TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+RULES = {name: AlarmRule(**fields) for name, fields in _TABLE.items()}
 """Every rule, by its name."""
 
 

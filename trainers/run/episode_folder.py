@@ -18,7 +18,7 @@ from trainers.settings import ConfigError
 from trainers.steps.parquet import read_episodes, write_episodes
 
 _SETTINGS = "settings.json"
-_PASSING = ("key_variable", "concurrency", "patience", "timeout", "budget", "prices")
+PASSING = ("key_variable", "concurrency", "patience", "timeout", "budget", "prices")
 """Options of an engine that change no answer."""
 _AGENT = ("run", "test", "environment", "masking", "requests", "tokens", "seconds")
 """Settings of an agent that change its episodes."""
@@ -108,7 +108,7 @@ def played_with(config: TrainConfig, env: EnvConfig, sampling: SamplingConfig, t
         sampling: How tokens are drawn.
         tasks: Content hash of the task set.
     """
-    options = {name: value for name, value in config.rollout.engine_options.items() if name not in _PASSING}
+    options = {name: value for name, value in config.rollout.engine_options.items() if name not in PASSING}
     agent = config.rollout.agent
     return {
         **({} if agent is None else {"agent": {name: vars(agent)[name] for name in _AGENT}}),

@@ -20,11 +20,9 @@ from trainers.report.stats import EpisodeOutcome
 from trainers.rollout.config import EnvConfig
 from trainers.rollout.environments import prompt_file_of
 from trainers.run.config import TrainConfig
+from trainers.run.episode_folder import PASSING
 from trainers.run.origin import RunOrigin, weights_of
 from trainers.settings import ConfigError
-
-_PASSING = ("key_variable", "concurrency", "patience", "timeout", "budget", "prices", "url")
-"""Options of an engine that change no answer."""
 
 
 def outcome_of(plan: EpisodePlan, stratum: str, result: EpisodeResult | None) -> EpisodeOutcome:
@@ -65,7 +63,8 @@ def conditions_of(
     options = {name: value for name, value in env.kwargs.items() if name != "source"}
     file = prompt_file_of(config.prompt)
     digest = {} if file is None else {"template_sha256": hashlib.sha256(file.source.encode()).hexdigest()}
-    engine = {key: value for key, value in config.rollout.engine_options.items() if key not in (*_PASSING, "model")}
+    left_out = (*PASSING, "url", "model")
+    engine = {key: value for key, value in config.rollout.engine_options.items() if key not in left_out}
     weights = None if endpoint else weights_of(config.model.path) if origin is None else origin.fingerprint
     return Conditions(
         policy=name,

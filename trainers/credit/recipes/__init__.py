@@ -7,7 +7,6 @@ benchmark or model only is a variant: ``gigpo/webshop``, ``bipace/1.5b``, ``gigp
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
@@ -16,7 +15,7 @@ from typing import Any
 import yaml
 
 from envsuite.core.errors import DataError, UsageError, unknown
-from trainers.settings.words import Loader
+from trainers.settings.words import Loader, merge
 
 COMPOSITIONS = (
     "gigpo+scpo", "hgpo+scpo", "bipace+scpo",
@@ -92,7 +91,7 @@ def recipe(name: str) -> MethodRecipe:
         return base
     method, optim = base.method, base.optim
     for part in additions:
-        method, optim = _merge(method, part.method), _merge(optim, part.optim)
+        method, optim = merge(method, part.method), merge(optim, part.optim)
     # An addition's rewards come before a method's penalties: what is a success must not depend on those.
     order = dict.fromkeys(key for part in (*additions, base) for key in part.method.get("shapers", {}))
     if order:
@@ -119,13 +118,5 @@ def _part(name: str) -> MethodRecipe:
     if variant not in base.variants:
         raise unknown(f"variant of recipe {file}", variant, base.variants)
     over = base.variants[variant]
-    method = _merge(base.method, over.get("method", {}))
-    return replace(base, name=name, method=method, optim=_merge(base.optim, over.get("optim", {})))
-
-
-def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    settings = dict(base)
-    for key, value in over.items():
-        old = settings.get(key)
-        settings[key] = _merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
-    return settings
+    method = merge(base.method, over.get("method", {}))
+    return replace(base, name=name, method=method, optim=merge(base.optim, over.get("optim", {})))

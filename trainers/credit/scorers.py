@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,34 +51,70 @@ class Exact:
         return np.array([float(first == second) for first, second in pairs])
 
 
-class _Cache(ABC, Generic[K, V]):
-    """Values of keys, computed once and in batches."""
+@dataclass(frozen=True)
+class _ModelScorer(ABC, Generic[K, V]):
+    """Scores by a model, which computes a value of each key once, and in batches."""
 
-    def __init__(self, batch: int) -> None:
-        self._batch = batch
-        self._known: dict[K, V] = {}
+    name: ClassVar[str]
+    kind: ClassVar[str]
+    """Class of transformers that loads the model."""
+    path: Text
+    batch: AtLeastOne
+    max_tokens: AtLeastOne
 
-    def __call__(self, keys: Sequence[K]) -> list[V]:
+    def __post_init__(self) -> None:
+        folder = Path(self.path)
+        local = folder.is_absolute() or folder.parts[:1] in ((".",), ("..",)) or folder.exists()
+        if local and not (folder / "config.json").is_file():
+            raise UsageError(
+                f"scorer {self.name}: {self.path} has no config.json; give a folder that save_pretrained wrote"
+            )
+
+    @cached_property
+    def _known(self) -> dict[K, V]:
+        return {}
+
+    @cached_property
+    def _loaded(self) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
+        import torch
+        import transformers
+        from safetensors import SafetensorError
+
+        try:
+            tokenizer = transformers.AutoTokenizer.from_pretrained(self.path)
+            model = getattr(transformers, self.kind).from_pretrained(
+                self.path, dtype=torch.float32, use_safetensors=True
+            )
+        except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise DataError(f"scorer {self.name}: path {self.path}: cannot be loaded ({reason})") from error
+        model.requires_grad_(False)
+        return tokenizer, model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+
+    def _values(self, keys: Sequence[K]) -> list[V]:
         fresh = [key for key in dict.fromkeys(keys) if key not in self._known]
         # Texts of like length share a batch, so that little of it is padding.
         fresh.sort(key=lambda key: len("".join(key)))
-        for start in range(0, len(fresh), self._batch):
-            batch = fresh[start : start + self._batch]
-            self._known.update(zip(batch, self._compute(batch), strict=True))
+        tokenizer, model = self._loaded
+        for start in range(0, len(fresh), self.batch):
+            batch = fresh[start : start + self.batch]
+            tokens = tokenizer(batch, padding=True, truncation=True, max_length=self.max_tokens, return_tensors="pt")
+            self._known.update(zip(batch, self._compute(model, tokens.to(model.device)), strict=True))
         values = [self._known[key] for key in keys]
         while len(self._known) > KEPT:
             del self._known[next(iter(self._known))]
         return values
 
     @abstractmethod
-    def _compute(self, keys: Sequence[K]) -> Sequence[V]: ...
+    def _compute(self, model: PreTrainedModel, tokens: BatchEncoding) -> Sequence[V]: ...
 
 
 @SCORERS.register("cross_encoder")
 @dataclass(frozen=True)
-class CrossEncoder:
+class CrossEncoder(_ModelScorer[Pair, float]):
     """A transformers cross-encoder: reads both texts at once and outputs their similarity (SCPO, 3.3)."""
 
+    name, kind = "cross_encoder", "AutoModelForSequenceClassification"
     path: Text = "BAAI/bge-reranker-v2-m3"
     """Folder (or hub name) of a sequence classifier with one output; the default is the paper's."""
     batch: AtLeastOne = 64
@@ -87,60 +123,39 @@ class CrossEncoder:
     max_tokens: AtLeastOne = 512
     """Longer pairs are cut."""
 
-    def __post_init__(self) -> None:
-        _check_folder("cross_encoder", self.path)
-
     def __call__(self, pairs: Sequence[Pair]) -> Floats:
         """The logistic function of the model's output for each pair; each pair is computed once.
 
         Raises:
             DataError: The model cannot be loaded, or has not exactly one output.
         """
-        return np.array(self._scores(pairs) if pairs else [], np.float64)
+        return np.array(self._values(pairs) if pairs else [], np.float64)
 
-    @cached_property
-    def _scores(self) -> _Cache[Pair, float]:
-        return _PairScores(self)
-
-
-class _PairScores(_Cache[Pair, float]):
-    def __init__(self, settings: CrossEncoder) -> None:
-        super().__init__(settings.batch)
-        from transformers import AutoModelForSequenceClassification
-
-        self._limit = settings.max_tokens
-        self._tokenizer, self._model = _load("cross_encoder", settings.path, AutoModelForSequenceClassification)
-        outputs = self._model.config.num_labels
-        if outputs != 1:
-            raise DataError(f"scorer cross_encoder: {settings.path} has {outputs} outputs; a reranker has one")
-
-    def _compute(self, keys: Sequence[Pair]) -> list[float]:
+    def _compute(self, model: PreTrainedModel, tokens: BatchEncoding) -> list[float]:
         import torch
 
-        tokens = _tokens(self._tokenizer, [text for text, _ in keys], [text for _, text in keys], self._limit)
+        if (outputs := model.config.num_labels) != 1:
+            raise DataError(f"scorer {self.name}: {self.path} has {outputs} outputs; a reranker has one")
         with torch.no_grad():
-            logits = self._model(**tokens.to(self._model.device)).logits
-        scores: list[float] = torch.sigmoid(logits[:, 0].double()).tolist()
+            scores: list[float] = torch.sigmoid(model(**tokens).logits[:, 0].double()).tolist()
         return scores
 
 
 @SCORERS.register("sentence_embedder")
 @dataclass(frozen=True)
-class SentenceEmbedder:
+class SentenceEmbedder(_ModelScorer[str, NDArray[np.float32]]):
     """Cosine of the texts' embeddings, 0 where it is negative.
 
     One forward pass a text, where a cross-encoder has one a pair.
     """
 
+    name, kind = "sentence_embedder", "AutoModel"
     path: Text = "sentence-transformers/all-MiniLM-L6-v2"
     """Folder (or hub name) of an encoder whose token states are averaged."""
     batch: AtLeastOne = 64
     """Texts embedded at a time; as for ``cross_encoder``, the last bits depend on it."""
     max_tokens: AtLeastOne = 256
     """Longer texts are cut."""
-
-    def __post_init__(self) -> None:
-        _check_folder("sentence_embedder", self.path)
 
     def __call__(self, pairs: Sequence[Pair]) -> Floats:
         """A number in [0, 1] for each pair; each text is embedded once.
@@ -150,55 +165,15 @@ class SentenceEmbedder:
         """
         if not pairs:
             return np.zeros(0)
-        vectors = np.stack(self._embeddings([text for pair in pairs for text in pair]))
+        vectors = np.stack(self._values([text for pair in pairs for text in pair]))
         cosine = np.einsum("nd,nd->n", vectors[::2], vectors[1::2]).astype(np.float64)
         return np.asarray(np.clip(cosine, 0.0, 1.0))
 
-    @cached_property
-    def _embeddings(self) -> _Cache[str, NDArray[np.float32]]:
-        return _TextVectors(self)
-
-
-class _TextVectors(_Cache[str, NDArray[np.float32]]):
-    def __init__(self, settings: SentenceEmbedder) -> None:
-        super().__init__(settings.batch)
-        from transformers import AutoModel
-
-        self._limit = settings.max_tokens
-        self._tokenizer, self._model = _load("sentence_embedder", settings.path, AutoModel)
-
-    def _compute(self, keys: Sequence[str]) -> list[NDArray[np.float32]]:
+    def _compute(self, model: PreTrainedModel, tokens: BatchEncoding) -> list[NDArray[np.float32]]:
         import torch
 
-        tokens = _tokens(self._tokenizer, list(keys), None, self._limit).to(self._model.device)
         with torch.no_grad():
-            states = self._model(**tokens).last_hidden_state.float()
+            states = model(**tokens).last_hidden_state.float()
         mask = tokens["attention_mask"][:, :, None].float()
         mean = (states * mask).sum(1) / mask.sum(1)
         return list(torch.nn.functional.normalize(mean, dim=-1).cpu().numpy())
-
-
-def _check_folder(scorer: str, path: str) -> None:
-    folder = Path(path)
-    local = folder.is_absolute() or folder.parts[:1] in ((".",), ("..",)) or folder.exists()
-    if local and not (folder / "config.json").is_file():
-        raise UsageError(f"scorer {scorer}: {path} has no config.json; give a folder that save_pretrained wrote")
-
-
-def _load(scorer: str, path: str, kind: type) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
-    import torch
-    from safetensors import SafetensorError
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(path)
-        model = kind.from_pretrained(path, dtype=torch.float32, use_safetensors=True)  # type: ignore[attr-defined]
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise DataError(f"scorer {scorer}: path {path}: cannot be loaded ({type(error).__name__}: {error})") from error
-    model.requires_grad_(False)
-    return tokenizer, model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
-
-
-def _tokens(tokenizer: PreTrainedTokenizerBase, texts: list[str], pairs: list[str] | None, limit: int) -> BatchEncoding:
-    batch: BatchEncoding = tokenizer(texts, pairs, padding=True, truncation=True, max_length=limit, return_tensors="pt")
-    return batch

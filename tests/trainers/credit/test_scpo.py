@@ -171,8 +171,9 @@ def minilm(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_cross_encoder_scores_each_pair_once_whatever_the_batches(reranker: Path) -> None:
     passes: list[int] = []
     small, large = CrossEncoder(str(reranker), batch=2), CrossEncoder(str(reranker))
-    compute = small._scores._compute
-    small._scores._compute = lambda keys: (passes.append(len(keys)), compute(keys))[1]
+    compute = small._compute
+    note = lambda model, tokens: (passes.append(len(tokens["input_ids"])), compute(model, tokens))[1]  # noqa: E731
+    object.__setattr__(small, "_compute", note)
     scores = small(PAIRS)
     assert scores.shape == (6,) and np.array_equal(scores[:3], scores[3:]) and passes == [2, 1]
     assert ((scores > 0) & (scores < 1)).all() and len(set(scores.round(6))) > 1
@@ -189,7 +190,7 @@ def test_with_a_batch_of_one_a_score_depends_on_its_pair_alone(reranker: Path) -
 def test_a_scorer_forgets_the_oldest_pairs_first(reranker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainers.credit.scorers.KEPT", 2)
     scorer = CrossEncoder(str(reranker))
-    assert scorer(PAIRS).shape == (6,) and len(scorer._scores._known) == 2
+    assert scorer(PAIRS).shape == (6,) and len(scorer._known) == 2
 
 
 def test_a_sentence_embedder_knows_what_is_said_in_other_words(minilm: Path) -> None:
@@ -198,7 +199,7 @@ def test_a_sentence_embedder_knows_what_is_said_in_other_words(minilm: Path) -> 
     scores = embedder([(one, one), (one, "pick up the apple that lies on the table"), (one, "the stock market fell")])
     assert scores[0] == pytest.approx(1.0, abs=1e-5)
     assert scores[1] > 0.6 > 0.3 > scores[2] >= 0.0, "only the second matches, by the paper's threshold"
-    assert len(embedder._embeddings._known) == 3, "each text is embedded once"
+    assert len(embedder._known) == 3, "each text is embedded once"
 
 
 def test_the_embedder_counts_no_padding(minilm: Path) -> None:

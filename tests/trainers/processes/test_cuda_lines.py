@@ -20,7 +20,6 @@ import torch
 from pretended_cuda import GIB, moved, pretended_cuda
 from tiny_runs import model, save_model
 from torch.distributed.fsdp import CPUOffloadPolicy
-from transformers import AutoModelForCausalLM
 
 from envsuite.installation.probes import TORCH
 from envsuite.papersearch.model_selector import scorer_of
@@ -139,7 +138,7 @@ def test_models_beside_the_policy_go_to_the_gpu(what: str, tmp_path: Path, monke
     monkeypatch.setattr(calibration, "load_model", lambda _: model("qwen2", 31))
     ways: dict[str, Callable[[], Any]] = {
         "calibrate": lambda: calibration.calibrate(tmp_path, None, 1, [], []),
-        "scorer": lambda: scorers._load("cross_encoder", str(folder), AutoModelForCausalLM),
+        "scorer": lambda: scorers.SentenceEmbedder(str(folder))._loaded,
         "imitate": lambda: imitate(SimpleNamespace(seed=0), model("qwen2", 31), None),  # type: ignore[arg-type]
         "selector": lambda: scorer_of(folder),
     }

@@ -194,7 +194,7 @@ class Critic(Provider):
             tokens = places[outputs[0]]
             own = states if len(self._reads) == 1 else states[np.searchsorted(union, tokens)]
             with torch.no_grad():
-                values = self.module(to_device(own, self._device)).double().cpu().numpy()
+                values = self.module(to_device(own, self.accelerator.device)).double().cpu().numpy()
             steps = _with(steps, read[0], **{_states_of(read[1]): own})
             steps = _with(steps, read[0], **{self.values[output].name: values[:, output] for output in outputs})
         return steps
@@ -285,8 +285,10 @@ class Critic(Provider):
                 out, losses = self.wrapped(pieces[number].inputs), []
                 for output, (indices, places) in pieces[number].reads.items():
                     own, share = targets.outputs[output], float(shares[output])
-                    value = out[to_device(indices, self._device), output]
-                    old, target = (to_device(of[places], self._device).float() for of in (own.value, own.target))
+                    value = out[to_device(indices, self.accelerator.device), output]
+                    old, target = (
+                        to_device(of[places], self.accelerator.device).float() for of in (own.value, own.target)
+                    )
                     weight = torch.full_like(value, share)
                     output_loss = value_loss(value, old, target, weight, clip=self.config.clip)
                     losses.append(output_loss.loss)
@@ -305,7 +307,7 @@ class Critic(Provider):
                 places = np.flatnonzero(mask[own.tokens])
                 if len(places):
                     assert own.states is not None
-                    states = to_device(own.states[places], self._device)
+                    states = to_device(own.states[places], self.accelerator.device)
                     yield _Piece(states, dict.fromkeys(outputs, (np.arange(len(places)), places)))
             return
         place_of = np.full((len(targets.outputs), len(table.response.values)), -1)
@@ -319,12 +321,7 @@ class Critic(Provider):
     def _empty(self) -> Tensor | TokenTree:
         if self.config.kind != "head":
             return one_token()
-        return torch.zeros(1, _text(self.policy).hidden_size, device=self._device)
-
-    @property
-    def _device(self) -> torch.device:
-        device: torch.device = self.accelerator.device
-        return device
+        return torch.zeros(1, _text(self.policy).hidden_size, device=self.accelerator.device)
 
 
 @dataclass(frozen=True)

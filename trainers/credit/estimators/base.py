@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,6 +74,11 @@ class Advantage:
 class Estimator(ABC):
     """A credit-assignment method: its settings are its fields, and calling it gives the advantages."""
 
+    own_terms: ClassVar[tuple[str, ...]] = ()
+    """Names of the terms that set the method apart; the advantage if empty."""
+    own_weight: ClassVar[str] = ""
+    """The setting that weighs them, if there is one: where it is 0, they are left out."""
+
     def __post_init__(self) -> None:
         check_fields(self)
 
@@ -99,11 +104,11 @@ class Estimator(ABC):
 
     @property
     def distinguishing(self) -> tuple[str, ...]:
-        """Names of the terms that set the method apart: a run warns where they do nothing; the advantage if empty.
+        """The terms that set the method apart as it is set: a run warns where they do nothing.
 
         A term whose weight is 0 is not among them: the settings leave it out.
         """
-        return ()
+        return self.own_terms if not self.own_weight or getattr(self, self.own_weight) else ()
 
     @property
     def hidden_state(self) -> tuple[int | None, Pooling]:

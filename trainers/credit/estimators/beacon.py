@@ -58,10 +58,8 @@ class BEACON(Comparing):
         """The option ``milestones``."""
         return self.milestones
 
-    @property
-    def distinguishing(self) -> tuple[str, ...]:
-        """The term of segments."""
-        return ("segment",) if self.segment_weight else ()
+    own_terms, own_weight = ("segment",), "segment_weight"
+    """The term of segments."""
 
     def __call__(self, steps: StepTable) -> Advantage:
         """One advantage per step.

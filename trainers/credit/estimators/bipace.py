@@ -84,10 +84,8 @@ class BiPACE(Comparing, Calibrating):
         """Layer and pooling."""
         return self.layer, self.pooling
 
-    @property
-    def distinguishing(self) -> tuple[str, ...]:
-        """The step term."""
-        return ("step",) if self.step_weight else ()
+    own_terms, own_weight = ("step",), "step_weight"
+    """The step term."""
 
     def __call__(self, steps: StepTable) -> Advantage:
         """One advantage per step.

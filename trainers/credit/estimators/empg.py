@@ -9,7 +9,7 @@ import numpy as np
 from trainers.credit.estimators.base import Advantage, register
 from trainers.credit.estimators.comparison import STANDARD, Compared, Comparing
 from trainers.credit.estimators.groups import Floats, mean_abs, mean_of
-from trainers.credit.estimators.returns import steps_in_order
+from trainers.credit.estimators.returns import next_in_episode
 from trainers.credit.estimators.tokens import token_means
 from trainers.settings import NotNegative
 from trainers.steps import StepTable
@@ -45,10 +45,8 @@ class EMPG(Comparing):
         """By the bonus, which differs from step to step."""
         return self.zeta > 0.0
 
-    @property
-    def distinguishing(self) -> tuple[str, ...]:
-        """The bonus; how the advantage of an episode is scaled is no term of its own."""
-        return ("bonus",) if self.zeta else ()
+    own_terms, own_weight = ("bonus",), "zeta"
+    """The bonus; how the advantage of an episode is scaled is no term of its own."""
 
     def __call__(self, steps: StepTable) -> Advantage:
         """One advantage per step."""
@@ -84,8 +82,4 @@ class EMPG(Comparing):
 
     def bonus(self, steps: StepTable) -> Floats:
         """Returns ζ f of the step that follows each, 0 where none does, shape (N,)."""
-        order, lengths = steps_in_order(steps)
-        out = np.zeros(len(steps))
-        out[order[:-1]] = self.zeta * self.clarity(steps)[order[1:]]
-        out[order[np.cumsum(lengths) - 1]] = 0.0
-        return out
+        return next_in_episode(steps, self.zeta * self.clarity(steps))

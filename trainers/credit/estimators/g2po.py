@@ -36,10 +36,8 @@ class G2PO(Comparing):
     compare: Compared = STANDARD
     """How episodes and steps are compared."""
 
-    @property
-    def distinguishing(self) -> tuple[str, ...]:
-        """The node and the edge term."""
-        return ("node", "edge") if self.step_weight else ()
+    own_terms, own_weight = ("node", "edge"), "step_weight"
+    """The node and the edge term."""
 
     def __call__(self, steps: StepTable) -> Advantage:
         """One advantage per step."""

@@ -34,10 +34,8 @@ class GiGPO(Comparing):
     """Join states whose keys are at least this similar (``difflib`` ratio in (0, 1]); exact match where not given.
     Greedy in row order, as the original, and meaningful only where state keys are text."""
 
-    @property
-    def distinguishing(self) -> tuple[str, ...]:
-        """The step term."""
-        return ("step",) if self.step_weight else ()
+    own_terms, own_weight = ("step",), "step_weight"
+    """The step term."""
 
     def __call__(self, steps: StepTable) -> Advantage:
         """One advantage per step."""

@@ -56,10 +56,8 @@ class GraphGPO(Comparing):
         """The state that each step led to, and whether its episode was solved."""
         return (NEXT_STATE, SUCCESS) if self.solved == "success" else (NEXT_STATE,)
 
-    @property
-    def distinguishing(self) -> tuple[str, ...]:
-        """The step term."""
-        return ("step",) if self.graph_weight else ()
+    own_terms, own_weight = ("step",), "graph_weight"
+    """The step term."""
 
     def __call__(self, steps: StepTable) -> Advantage:
         """One advantage per step.

@@ -17,7 +17,7 @@ from trainers.credit.estimators.groups import (
     group_statistics,
     mean_of,
 )
-from trainers.credit.estimators.returns import episode_totals, steps_in_order, steps_to_go
+from trainers.credit.estimators.returns import episode_totals, next_in_episode, steps_to_go
 from trainers.credit.estimators.tokens import token_means
 from trainers.settings import Fraction, NotNegative, Positive
 from trainers.steps import StepTable
@@ -60,10 +60,8 @@ class HCAPO(Comparing):
     needs = (HINDSIGHT, SUCCESS)
     """The log-probabilities in hindsight, and which episodes succeeded."""
 
-    @property
-    def distinguishing(self) -> tuple[str, ...]:
-        """The hindsight term."""
-        return ("hindsight",) if self.weight else ()
+    own_terms, own_weight = ("hindsight",), "weight"
+    """The hindsight term."""
 
     def __call__(self, steps: StepTable) -> Advantage:
         """One advantage per step."""
@@ -97,14 +95,7 @@ class HCAPO(Comparing):
     def values(self, steps: StepTable, ratio: Floats) -> Floats:
         """Returns Q of each step, smoothed, shape (N,); ``ratio`` is rho."""
         value = ratio * self.gamma ** (steps_to_go(steps) - 1.0) * episode_totals(steps)
-        order, lengths = steps_in_order(steps)
-        here = value[order]
-        following = np.append(here[1:], 0.0)[: len(here)]
-        last = np.cumsum(lengths) - 1
-        following[last] = here[last]
-        out = np.empty(len(steps))
-        out[order] = self.alpha * here + (1.0 - self.alpha) * following
-        return out
+        return self.alpha * value + (1.0 - self.alpha) * next_in_episode(steps, value, value)
 
     def step_term(self, steps: StepTable, value: Floats) -> Floats:
         """Returns A^H, shape (N,); ``value`` is Q."""

@@ -79,7 +79,7 @@ class HiPER(ValueBased):
     per = "token"
     """Tokens of different blocks have different advantages."""
 
-    distinguishing = ("high",)
+    own_terms = ("high",)
     """The advantage of segments: where no subgoal is written, turns alone are credited."""
 
     @property

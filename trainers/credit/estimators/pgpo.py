@@ -20,8 +20,8 @@ from trainers.credit.estimators.groups import (
 from trainers.credit.estimators.returns import (
     discounted_returns,
     episode_totals,
+    next_in_episode,
     rewards_to_go,
-    steps_in_order,
     steps_to_go,
 )
 from trainers.credit.graph import StateGraph
@@ -79,11 +79,7 @@ class PGPO(Estimator):
         if self.leave_one_out:
             peers = graph.visits[graph.node] - 1
             before = np.where(peers > 0, (before * (peers + 1) - returns) / np.maximum(peers, 1), 0.0)
-        order, _ = steps_in_order(steps)
-        after = np.zeros(len(steps))
-        after[order[:-1]] = before[order[1:]]
-        after[graph.last] = 0.0
-        return before, after
+        return before, next_in_episode(steps, before)
 
     def differences(self, steps: StepTable) -> Floats:
         """Returns gamma Φ(s') - Φ(s) of each step, shape (N,)."""

@@ -84,6 +84,16 @@ def steps_in_order(steps: StepTable) -> tuple[Ints, Ints]:
     return order, np.bincount(sorted_episode)
 
 
+def next_in_episode(steps: StepTable, values: Floats, last: Floats | float = 0.0) -> Floats:
+    """The value of the step that follows each in its episode, ``last`` where none does, shape (N,)."""
+    order, lengths = steps_in_order(steps)
+    out = np.empty(len(steps))
+    out[order[:-1]] = values[order[1:]]
+    ends = order[np.cumsum(lengths) - 1]
+    out[ends] = np.broadcast_to(last, out.shape)[ends]
+    return out
+
+
 def backward_sums(values: Floats, lengths: Ints, decay: float | Floats) -> Floats:
     """S_i = values_i + decay_i · S_{i+1} within each run of values, shape (M,).
 

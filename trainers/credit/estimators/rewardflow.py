@@ -46,10 +46,8 @@ class RewardFlow(Comparing):
     needs = (NEXT_STATE, SUCCESS)
     """The state that each step led to, and whether its episode was solved."""
 
-    @property
-    def distinguishing(self) -> tuple[str, ...]:
-        """The step term."""
-        return ("step",) if self.step_weight else ()
+    own_terms, own_weight = ("step",), "step_weight"
+    """The step term."""
 
     def __call__(self, steps: StepTable) -> Advantage:
         """One advantage per step.

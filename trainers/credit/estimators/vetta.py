@@ -43,10 +43,8 @@ class VETTA(ValueBased):
     values = (CriticValue(per="step"), CriticValue(per="token"))
     """The turn's value, read before its response, and a value of the text before each token."""
 
-    @property
-    def distinguishing(self) -> tuple[str, ...]:
-        """How the tokens of a turn differ; the turn's advantage is StepPO's."""
-        return ("token",) if self.alpha else ()
+    own_terms, own_weight = ("token",), "alpha"
+    """How the tokens of a turn differ; the turn's advantage is StepPO's."""
 
     def __call__(self, steps: StepTable) -> Advantage:
         """One advantage per response token.

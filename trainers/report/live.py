@@ -6,10 +6,10 @@ import hashlib
 import re
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import orjson
 
@@ -21,14 +21,13 @@ from trainers.report.pack import PackedEpisodes, pack, pack_advantages
 from trainers.report.run import RunData, iteration_of
 from trainers.steps.parquet import read_table
 
-T = TypeVar("T")
 SILENT = 15.0
 """Seconds after which a run that writes its activity every two seconds counts as silent."""
 LOG_BYTES = 200_000
 """How much of the end of a run's log is read."""
 ALERTS = 20
 KEPT = 16
-"""Packed files that are kept in memory."""
+"""Packed files that are kept in memory, and packed graphs and advantages of files."""
 _LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),\d+ (WARNING|ERROR|CRITICAL|INFO) ([\w.]+): (.*)")
 _ENDED = "ended by an error: "
 
@@ -56,7 +55,8 @@ class LiveRun:
         self._method_problem = ""
         self._run_advantages: Advantages | None = None
         self._counts: dict[str, tuple[Stamp, tuple[int, int, int]]] = {}
-        self._packed: OrderedDict[tuple[str, Stamp], Any] = OrderedDict()
+        self._pack = lru_cache(KEPT)(lambda path, stamp: pack(path))
+        self._pack_more = lru_cache(KEPT)(self._pack_part)
 
     def now(self) -> dict[str, Any]:
         """Returns what changes all the time; ``version`` is another whenever :meth:`state` is."""
@@ -123,25 +123,18 @@ class LiveRun:
             if run is None or path is None or kind not in ("episodes", "graphs", "advantages"):
                 return None
             stamp = _stamp(_shards(path))
-            bundle: PackedEpisodes = self._cache((f"episodes/{key}", stamp), lambda: pack(path))
             if kind == "episodes":
-                return bundle.payload
-            if kind == "graphs":
-                return self._cache((f"graphs/{key}", stamp), lambda: pack_pictures(bundle, pictures(path)))
-            advantages = self._advantages(run)  # metrics say whether a file has all episodes of its iteration
-            return self._cache(
-                (f"advantages/{key}", stamp + self._run_stamp),
-                lambda: pack_advantages(bundle, results) if (results := advantages.of_file(path)) else None,
-            )
+                return self._pack(path, stamp).payload
+            return self._pack_more(kind, path, stamp, self._run_stamp if kind == "advantages" else ())
 
-    def _cache(self, key: tuple[str, Stamp], make: Callable[[], T]) -> T:
-        if key not in self._packed:
-            self._packed[key] = make()
-            while len(self._packed) > KEPT:
-                self._packed.popitem(last=False)
-        self._packed.move_to_end(key)
-        part: T = self._packed[key]
-        return part
+    def _pack_part(self, kind: str, path: Path, stamp: Stamp, _: Stamp) -> str | None:
+        """Packs graphs or advantages; metrics say whether a file has all episodes of its iteration."""
+        bundle = self._pack(path, stamp)
+        if kind == "graphs":
+            return pack_pictures(bundle, pictures(path))
+        assert self._run is not None
+        results = self._advantages(self._run).of_file(path)
+        return pack_advantages(bundle, results) if results else None
 
     def _load(self) -> RunData | None:
         """The run's settings, metrics and summary; read again where one of the files has changed."""

@@ -1,12 +1,8 @@
-"""The names of all metrics, and ``metrics.jsonl``: one JSON object per line, one line per iteration or evaluation.
-
-``python -m trainers.report.metrics`` prints ``docs/metrics.md``.
-"""
+"""The names of all metrics, and ``metrics.jsonl``: one JSON object per line, one line per iteration or evaluation."""
 
 from __future__ import annotations
 
 import logging
-import sys
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,9 +14,10 @@ from envsuite.core.errors import DataError, UsageError, unknown
 from envsuite.data.files import file_errors, write_atomically
 
 _LOG = logging.getLogger(__name__)
-_GROUPS: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+GROUPS: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+"""Title and metrics of each group of names."""
 METRICS: dict[str, str] = {
-    f"{group}/{name}": text for group, body in _GROUPS.items() for name, text in body["metrics"].items()
+    f"{group}/{name}": text for group, body in GROUPS.items() for name, text in body["metrics"].items()
 }
 """Every metric name and its one-line description with its unit; ``<…>`` stands for any further text."""
 
@@ -171,23 +168,3 @@ class MetricsWriter:
     def close(self) -> None:
         """Closes the file."""
         self._file.close()
-
-
-def documentation() -> str:
-    """Returns the page ``docs/metrics.md``."""
-    parts = [
-        "# Metrics\n",
-        "Every line of `metrics.jsonl` is a JSON object with `iteration` (0 is before training) and values under the",
-        "names below; other names do not occur. `<…>` stands for any further text. A value that is not finite is",
-        "`null`. Read the file with any JSON-lines reader, or with `trainers.report.metrics.read_metrics`.\n",
-        "This page is made by `python -m trainers.report.metrics > docs/metrics.md`. TensorBoard, Weights & Biases and",
-        "trackio show the same names: [watching a run](watching.md).",
-    ]
-    for group, body in _GROUPS.items():
-        parts += [f"\n## {body['title']}\n", "| name | meaning |", "|---|---|"]
-        parts += [f"| `{group}/{name}` | {text} |" for name, text in body["metrics"].items()]
-    return "\n".join(parts) + "\n"
-
-
-if __name__ == "__main__":
-    sys.stdout.write(documentation())

@@ -10,16 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from docs.metrics import page
 from envsuite.core.errors import DataError, UnknownName, UsageError
-from trainers.report.metrics import MetricsWriter, documentation, is_metric, read_metrics
+from trainers.report.metrics import MetricsWriter, is_metric, read_metrics
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "metrics.md"
 
 
 def test_the_page_of_metrics_is_what_the_command_prints() -> None:
-    assert DOCS.read_text(encoding="utf-8") == documentation(), (
-        "run: python -m trainers.report.metrics > docs/metrics.md"
-    )
+    assert DOCS.read_text(encoding="utf-8") == page(), "run: python -m docs.metrics > docs/metrics.md"
 
 
 def test_what_is_no_metric_is_refused_and_what_is_not_finite_becomes_null(tmp_path: Path) -> None:

@@ -6,8 +6,10 @@ A state is what the environment's state key tells apart within a group: episodes
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -49,39 +51,8 @@ PROMPTS = 64
 How = Literal["rate", "share", "ratio", "explained", "mean"]
 """Interval of a measure: Wilson's clustered by group; the same or a bootstrap of groups; else that bootstrap alone."""
 
-_DUE = "of the variance in equal states: due to"
-MEASURES: dict[str, tuple[How, str]] = {
-    "success": ("rate", "of the episodes"),
-    "return": ("mean", "of an episode"),
-    "zero_variance_groups": ("rate", "of the groups: equal returns, nothing to compare"),
-    "within_variance": ("ratio", "of the variance of returns is within groups"),
-    "episode_length": ("mean", "steps"),
-    "median_length": ("mean", "steps of the median episode"),
-    "longest_episode": ("mean", "steps"),
-    "truncated": ("rate", "of the episodes: cut off before their task ended"),
-    "late_reward": ("ratio", "of all reward, by amount, comes with the last step"),
-    "repeated_states": ("share", "of the steps: another episode of the group meets the state"),
-    "singletons": ("share", "of the steps: the only one of the group in its state"),
-    "state_group_size": ("mean", "steps of a state, within a group"),
-    "stays": ("share", "of the steps: in the state of the step before"),
-    "cycles": ("share", "of the steps: back in a state that their episode had left"),
-    "alias_step": ("explained", f"{_DUE} the step's number"),
-    "alias_previous": ("explained", f"{_DUE} the state before"),
-    "alias_history": ("explained", f"{_DUE} all states before"),
-    "other_prompts": ("ratio", "of pairs of episodes in equal states: their prompts differ"),
-    "action_variance": ("explained", f"{_DUE} the action"),
-    "comparable": ("share", "of the steps: episodes differ there in action and return"),
-    "decisive_steps": ("mean", "of an episode, at least: the action changes the return"),
-    "decisive_share": ("ratio", "of the steps, at least"),
-    "decisive_of_success": ("mean", "decisive steps of a successful episode, at least"),
-    "effective_decisions": ("mean", "equally decisive steps would spread returns as much"),
-    "decisive_place": ("mean", "of decisive steps: 0 begins the episode, 1 ends it"),
-    "prompt_overlap": ("mean", "tokens that the prompts of two states share, 0 to 1"),
-    "gradient_cosine": ("mean", "size of the cosine of two states' gradients of log π"),
-    "valid_actions": ("share", "of the steps"),
-    "response_length": ("mean", "tokens"),
-    "prompt_length": ("mean", "tokens"),
-}
+_TABLE = tomllib.loads(Path(__file__).with_name("measures.toml").read_text(encoding="utf-8"))
+MEASURES: dict[str, tuple[How, str]] = {name: (how, meaning) for name, (how, meaning) in _TABLE.items()}
 """By name: how the interval is computed, and the meaning, which begins with the unit."""
 
 

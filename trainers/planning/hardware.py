@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import time
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -44,24 +46,8 @@ def _gpu(name: str, bfloat16: float, float32: float, memory: float, bandwidth: f
     return Device(name, bfloat16 * 1e12, float32 * 1e12, memory * GIB, bandwidth * 1e9, link * 1e9)
 
 
-GPUS = {
-    device.name: device
-    for device in (
-        _gpu("B200", 2250, 75, 180, 7700, 900),
-        _gpu("H200", 989, 67, 140, 4800, 450),
-        _gpu("H100", 989, 67, 79.6, 3350, 450),
-        _gpu("H800", 989, 67, 79.6, 3350, 200),
-        _gpu("H100-PCIe", 756, 51, 79.6, 2000, 64),
-        _gpu("A100", 312, 19.5, 79.6, 2039, 300),
-        _gpu("A100-40GB", 312, 19.5, 39.5, 1555, 300),
-        _gpu("A800", 312, 19.5, 79.6, 2039, 200),
-        _gpu("L40S", 362, 91.6, 45, 864, 32),
-        _gpu("L4", 121, 30.3, 22.5, 300, 32),
-        _gpu("A10", 125, 31.2, 22.5, 600, 32),
-        _gpu("RTX4090", 165, 82.6, 23.5, 1008, 32),
-        _gpu("RTX3090", 71, 35.6, 23.5, 936, 32),
-    )
-}
+_SHEETS = tomllib.loads(Path(__file__).with_name("gpus.toml").read_text(encoding="utf-8"))
+GPUS = {name: _gpu(name, *figures) for name, figures in _SHEETS.items()}
 """Devices by name; memory is what the driver shows, the link is NVLink where there is one, else PCIe."""
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from envsuite.exits import status_of
 from trainers.policy.source import find
-from trainers.programs.train import launch
+from trainers.programs.train import main as train
 from trainers.run.cli import TRAIN, parse
 from trainers.run.lock import hold_folder
 from trainers.settings.shipped import located
@@ -56,12 +56,10 @@ def _main(words: Sequence[str]) -> int:
     has_run = _check(words, checking)
     if checking:
         return 0
-    threads = os.environ.get("OMP_NUM_THREADS") or "1"
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    settings = str(located(LAUNCH[cores > 1]))
-    options = ["--config_file", settings, "--num_cpu_threads_per_process", threads, "-m", "trainers.train"]
     os.environ["ACCELERATE_USE_CPU"] = "true"
-    return launch([*options, *words, *(["--resume"] if has_run else [])])
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    return train(["--launch-config", LAUNCH[cores > 1], *words, *(["--resume"] if has_run else [])])
 
 
 def _check(words: Sequence[str], model: bool) -> bool:

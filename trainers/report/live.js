@@ -87,7 +87,7 @@ class Live {
       line.replaceChildren(dot(state), `${words[state] || state}${rest}: iteration ${iteration} of ${iterations} done`);
       progress.max = Math.max(1, iterations);
       progress.value = iteration;
-      const counted = activity.total ? ` ${activity.count}/${activity.total} ${activity.unit}` : "";
+      const counted = activity.total ? ` ${activity.count}/${activity.total} episodes` : "";
       stage.textContent = visible(`${state === "running" ? "Now" : "Last"}: ${activity.stage}${counted} for ${duration(activity.stage_s)}; ${duration(activity.elapsed_s)} since the start; process ${activity.pid} on ${activity.host}`);
       if (error) waits.push(error);
       const several = activity.processes.length > 1;

@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -204,9 +205,7 @@ def _shards(path: Path) -> list[Path]:
 def _stamp(paths: Sequence[Path]) -> Stamp:
     stamps = []
     for path in paths:
-        try:
+        with suppress(OSError):
             status = path.stat()
-        except OSError:
-            continue
-        stamps.append((path.name, status.st_size, status.st_mtime_ns))
+            stamps.append((path.name, status.st_size, status.st_mtime_ns))
     return tuple(stamps)

@@ -47,17 +47,9 @@ _STYLE: dict[Any, Any] = {
 }
 
 
-def write_plots(run: RunData, folder: Path | None = None) -> list[Path]:
-    """Draws the plots for which the run has metrics or evaluations.
-
-    Args:
-        run: The run.
-        folder: Folder of the files; by default ``plots/`` in the run folder.
-
-    Returns:
-        The files written.
-    """
-    folder = folder or run.folder / "plots"
+def write_plots(run: RunData) -> list[Path]:
+    """Draws the plots for which the run has metrics or evaluations into ``plots/`` in its folder; returns the files."""
+    folder = run.folder / "plots"
     folder.mkdir(parents=True, exist_ok=True)
     files = []
     if run.series("train/success")[0] or run.evaluation_points():

@@ -90,12 +90,8 @@ class RunData:
 
     def evaluation_points(self) -> list[tuple[int, float, float, float]]:
         """Returns (iteration, success, low, high) of each evaluation in the metrics, with its 95 % bounds."""
-        points = []
-        for record in self.metrics:
-            share = record.get("eval/success")
-            if _is_number(share):
-                points.append((record["iteration"], float(share), record["eval/low"], record["eval/high"]))
-        return points
+        lines = [line for line in self.metrics if _is_number(line.get("eval/success"))]
+        return [(line["iteration"], line["eval/success"], line["eval/low"], line["eval/high"]) for line in lines]
 
     def episode_files(self) -> list[tuple[str, Path]]:
         """Returns label and path of each file of episodes: evaluations first, then iterations in order."""

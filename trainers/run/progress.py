@@ -47,7 +47,6 @@ class RunProgress:
     Args:
         total_iterations: Number of iterations of the whole run.
         plain: Plain lines instead of a display; by default wherever the output is no terminal.
-        done: Iterations that an earlier process finished, for a resumed run.
         console: Where to write; ``Console(quiet=True)`` for silent ranks.
         clock: Seconds, monotonic.
     """
@@ -56,7 +55,6 @@ class RunProgress:
         self,
         total_iterations: int,
         plain: bool | None = None,
-        done: int = 0,
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -65,9 +63,9 @@ class RunProgress:
         self.plain = (not self.console.is_terminal or self.console.is_dumb_terminal) if plain is None else plain
         self._clock = clock
         self._start = self._stage_start = self._last_advance = self._spoke = clock()
-        self._done = done
+        self._done = 0
         self._ends: list[float] = []
-        self._stage, self._unit, self._waiting, self._notice = "starting", "", "", ""
+        self._stage, self._waiting, self._notice = "starting", "", ""
         self._count, self._stage_total = 0, 0
         self._success: list[float] = []
         self._facts: dict[str, str] = {}
@@ -107,18 +105,16 @@ class RunProgress:
                 self.console.show_cursor(True)
             self._redirects.close()
 
-    def stage(self, name: str, total: int | None = None, unit: str = "episodes") -> None:
+    def stage(self, name: str, total: int | None = None) -> None:
         """Begins a new stage.
 
         Args:
             name: Such as ``"rollout"``, ``"update"``, ``"evaluation on test"``, ``"checkpoint"``.
-            total: Number of ``unit`` that :meth:`advance` will count; ``None`` if nothing is counted.
-            unit: Unit of the count.
+            total: Number of episodes that :meth:`advance` will count; ``None`` if nothing is counted.
         """
         ACTIVITY.begin(name)
         with self._lock:
-            self._stage, self._stage_total, self._unit = name, total or 0, unit
-            self._count, self._waiting = 0, ""
+            self._stage, self._stage_total, self._count, self._waiting = name, total or 0, 0, ""
             self._stage_start = self._last_advance = self._clock()
 
     def notice(self, text: str) -> None:
@@ -213,7 +209,6 @@ class RunProgress:
                 "stage_s": self._clock() - self._stage_start,
                 "count": self._count,
                 "total": self._stage_total,
-                "unit": self._unit,
                 "waiting": self._wait_text().strip(),
                 "notice": self._notice,
                 "elapsed_s": self._elapsed_seconds(),
@@ -235,7 +230,7 @@ class RunProgress:
         return "" if seconds is None else f"  left {clock_text(seconds)}"
 
     def _stage_text(self) -> str:
-        count = f" {self._count}/{self._stage_total} {self._unit}" if self._stage_total else ""
+        count = f" {self._count}/{self._stage_total} episodes" if self._stage_total else ""
         return f"{self._stage}{count}  {clock_text(self._clock() - self._stage_start)}"
 
     def _wait_text(self) -> str:

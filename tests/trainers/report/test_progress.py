@@ -166,7 +166,7 @@ def test_a_plain_line_has_120_characters_at_most_and_the_log_has_all(
 ) -> None:
     stream = io.StringIO()
     caplog.set_level(logging.INFO, "trainers.run.progress")
-    with RunProgress(1000, console=Console(file=stream, width=80), done=990) as progress:
+    with RunProgress(1000, console=Console(file=stream, width=80)) as progress:
         for i in range(990, 1000):
             progress.iteration(i, {**METRICS, "train/failed": failed})
     for line, record in zip(stream.getvalue().splitlines(), caplog.records, strict=True):
@@ -198,7 +198,8 @@ def test_a_pipe_gets_a_sign_of_life_while_nothing_ends(monkeypatch: pytest.Monke
 
 def test_the_time_left_is_that_of_the_last_iterations_without_the_start() -> None:
     now = [0.0]
-    progress = RunProgress(10, console=Console(quiet=True), clock=lambda: now[0], done=5)
+    progress = RunProgress(10, console=Console(quiet=True), clock=lambda: now[0])
+    progress.resume_at(5)
     assert progress._left_text() == ""
     now[0] = 100.0  # loading, evaluation, iteration 6
     progress.iteration(6, {})

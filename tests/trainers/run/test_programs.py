@@ -69,9 +69,10 @@ def test_the_quick_start_has_two_processes_with_a_thread_each_where_there_are_tw
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: cores, raising=False)
-    monkeypatch.setattr(quickstart, "launch", lambda words: launched.append(words) or 0)
+    monkeypatch.setattr("trainers.programs.train.launch", lambda words: launched.append(words) or 0)
     monkeypatch.setenv("ACCELERATE_USE_CPU", "false")
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.delenv("OMP_NUM_THREADS")
     assert quickstart.main(["--name", "never-started"]) == 0
     parser = launch_command_parser()
     given = parser.parse_args(launched[0])

@@ -59,12 +59,6 @@ def steps_to_go(steps: StepTable) -> Ints:
     return out
 
 
-def steps_in_episode(steps: StepTable) -> Ints:
-    """Number of steps of each row's episode, shape (N,)."""
-    episode = episode_codes(steps)
-    return np.bincount(episode)[episode]
-
-
 def steps_in_order(steps: StepTable) -> tuple[Ints, Ints]:
     """The rows, episode after episode and each by ``t``, shape (N,); and the number of steps of each episode.
 

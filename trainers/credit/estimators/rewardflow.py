@@ -11,8 +11,8 @@ from pydantic import Field
 
 from trainers.credit.estimators.base import Advantage, register
 from trainers.credit.estimators.comparison import CENTRED, Centred, Comparing
-from trainers.credit.estimators.groups import Floats, group_diagnostics
-from trainers.credit.estimators.returns import row_score, steps_in_episode, steps_in_order
+from trainers.credit.estimators.groups import Floats, episode_codes, group_diagnostics
+from trainers.credit.estimators.returns import row_score, steps_in_order
 from trainers.credit.graph import StateGraph
 from trainers.steps import StepTable
 from trainers.steps.columns import NEXT_STATE, SUCCESS
@@ -67,7 +67,8 @@ class RewardFlow(Comparing):
         """Returns V(s') - V(s) of each step, shape (N,)."""
         leads = np.ones(len(steps), np.bool_)
         if self.longest == "rewardflow_code":
-            lengths = steps_in_episode(steps)
+            episode = episode_codes(steps)
+            lengths = np.bincount(episode)[episode]
             leads = ~(graph.last & (lengths == lengths.max(initial=0)))
         value = graph.spread(self.on_arrival(steps, graph, leads), self.gamma, leads)
         gain = np.where(leads, value[graph.following] - value[graph.node], steps.reward)

@@ -63,7 +63,8 @@ class ChildServer(VLLMConnection):
         patience: float,
         timeout: float,
     ) -> None:
-        self._port = _free_port()
+        with socket.create_server(("127.0.0.1", 0)) as listening:  # a port that is free
+            self._port: int = listening.getsockname()[1]
         super().__init__(f"http://127.0.0.1:{self._port}", patience=patience, timeout=timeout)
         self._folder = write_configuration(model, tokenizer)
         words = arguments_for(model, dtype, on_cpu=device.type == "cpu", memory=memory, arguments=arguments)
@@ -161,9 +162,3 @@ def _environment(python: str, device: torch.device) -> dict[str, str]:
         index = device.index or 0
         variables["CUDA_VISIBLE_DEVICES"] = visible[index] if len(visible) > index and visible[0] else str(index)
     return {"VLLM_NO_USAGE_STATS": "1", **variables}
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port: int = listening.getsockname()[1]
-    return port

@@ -72,6 +72,8 @@ def test_both_distributions_have_configurations_and_model_and_no_tests(built: Pa
     assert packed == {name for name in configs if not name.endswith(".yaml")} | set(shipped_configs())
     assert "trainers/examples/agents.py" in names
     assert {"trainers/papers/index.yaml", "trainers/papers/settings.yaml"} <= names
+    tables = {file.relative_to(ROOT).as_posix() for file in (ROOT / "trainers").rglob("*.toml")}
+    assert len(tables) > 3 and tables <= names
     assert "trainers/models/craft-1m/model.safetensors" in names
     panels = {file.relative_to(ROOT).as_posix() for file in (ROOT / "envsuite/evaluation/panels").rglob("*.json.gz")}
     assert len(panels) > 10 and panels <= names

@@ -87,8 +87,8 @@ def encode(step: Step, request: int, earlier: Sequence[StepPrefix]) -> tuple[Row
     row: Row = {"request": request, "parent": parent.request, "kept": overlap[0], "kept_text": overlap[1]}
     row |= {name: zlib.compress(values.tobytes()) for name, values in arrays.items()}
     row["prompt_text"] = None if fields.pop("prompt_text") is None else text[overlap[1] :]
-    rest = json.dumps({**fields, "images": []}, separators=(",", ":"), default=_plain)
-    row["rest"] = zlib.compress(rest.encode())
+    content = json.dumps({**fields, "images": []}, separators=(",", ":"), default=_plain)
+    row["rest"] = zlib.compress(content.encode())
     return row, StepPrefix(request, np.concatenate([step.prompt_ids, step.response_ids]), text)
 
 

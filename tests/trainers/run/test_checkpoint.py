@@ -158,7 +158,7 @@ def test_a_disk_that_is_full_leaves_what_was_there(
         _save(folder, accelerator, kept=Kept({"age": 2}))
     checkpoint.verify(folder)
     monkeypatch.setattr(os, "replace", replace)
-    monkeypatch.setattr(checkpoint, "_flush", full)
+    monkeypatch.setattr(checkpoint, "flush_to_disk", full)
     for name in ("iteration-1", "iteration-2"):
         with pytest.raises(CheckpointError, match=r"could not be written .*No space left.*--resume"):
             _save(tmp_path / name, accelerator, kept=Kept({"age": 2}))

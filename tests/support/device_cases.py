@@ -15,11 +15,12 @@ from accelerate import Accelerator
 from architectures import architecture
 from fake_gpu import DEVICE, FakeGPU, processes, register
 from tiny_runs import step_table
-from transformers import AttentionInterface
+from transformers import AttentionInterface, AutoModelForCausalLM, Qwen2Config
 
+from benchmarks.gpu.shapes import SHAPES, episodes
 from envsuite.playing.engine import Request, Sampling
 from trainers.credit.critic import ValueModel
-from trainers.policy import sharding
+from trainers.policy import attention, sharding
 from trainers.policy.accumulation import Batch, log_probabilities
 from trainers.policy.adapter import add_adapter, as_reference, merged_weights
 from trainers.policy.attention import NAME, attending, checkpoint_activations
@@ -29,6 +30,7 @@ from trainers.policy.hidden import Fingerprint, at_prompt_ends
 from trainers.policy.kernels import seen_tokens, varlen_tree_attention
 from trainers.policy.loss import Objective
 from trainers.policy.model import Policy
+from trainers.policy.packing import micro_batches
 from trainers.policy.selfcheck import sample_tree
 from trainers.policy.update import Updater
 from trainers.rollout import slot_attention
@@ -213,6 +215,28 @@ CASES: dict[str, Callable[[FakeGPU, Accelerator], None]] = {
     "sharded-adapter": sharded(True, False),
     "sharded-offloaded": sharded(False, True),
 }
+
+
+def operations(accelerator: Accelerator) -> dict[str, int]:
+    """Operations of a tree of the benchmark's episodes, with recomputed layers, forward and backward, in bfloat16."""
+    kept, counts = register(), []
+    attention._runs_flash = lambda device, dtype: dtype == torch.bfloat16  # type: ignore[assignment]
+    (tree,) = micro_batches(episodes(SIZE, groups=1, members=8, steps=12, prompt=512, response=64), 16384)
+    for layers in (2, 3):
+        shape = {**SHAPES["tiny"], "vocab_size": SIZE, "num_hidden_layers": layers}
+        base = AutoModelForCausalLM.from_config(Qwen2Config(**shape, bos_token_id=None, eos_token_id=None))
+        checkpoint_activations(base)
+        policy, gpu = Policy(base, compute_dtype="bfloat16"), FakeGPU()
+        with gpu:
+            moved = gpu.moved(policy).train()
+            gpu.operations = 0
+            stats = moved(tree)
+            forward = gpu.operations
+            stats.logprob.sum().backward()
+        counts.append(np.array([forward, gpu.operations]))
+    del kept
+    forward, both = (counts[1] - counts[0]).tolist()
+    return {"a layer, forward": forward, "a layer, with backward": both, "the rest": int(counts[0][1]) - 2 * both}
 
 
 def mixes(accelerator: Accelerator) -> dict[str, str | None]:

@@ -87,11 +87,15 @@ def processes(count: int) -> Iterator[DeviceMesh]:
 
 
 class FakeGPU(TorchDispatchMode):
-    """While it is entered, tensors are fake. Counts, by function, how often the host waited for the device."""
+    """While it is entered, tensors are fake.
+
+    Counts, by function, how often the host waited for the device, and the operations that compute something on it.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.waits: Counter[str] = Counter()
+        self.operations = 0
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
 
     def __enter__(self) -> FakeGPU:
@@ -123,7 +127,12 @@ class FakeGPU(TorchDispatchMode):
                 args = (self.mode.from_tensor(args[0]),)
             if (kwargs or {}).get("device", args[0].device).type == "cpu":
                 self._wait(args[0])
-        return func(*args, **(kwargs or {}))
+        before = {part.untyped_storage()._cdata for part in tree_leaves((args, kwargs)) if isinstance(part, Tensor)}
+        out = func(*args, **(kwargs or {}))
+        there = [part for part in tree_leaves(out) if isinstance(part, Tensor) and part.device.type == DEVICE]
+        is_view = not func._schema.is_mutable and all(part.untyped_storage()._cdata in before for part in there)
+        self.operations += bool(there) and not is_view
+        return out
 
     def moved(self, model: M) -> M:
         """``model``, made before this was entered, with fake weights on the device; tied ones stay tied."""

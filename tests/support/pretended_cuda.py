@@ -20,7 +20,10 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
+from trainers.policy import attention
+
 GIB = 1 << 30
+_LENGTHS = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")
 M = TypeVar("M", bound=nn.Module)
 GPU = torch.device("cuda", 0)
 CPU = torch.device("cpu")
@@ -61,22 +64,90 @@ def varlen_attention(
     max_seqlen_k: int, softmax_scale: float | None, causal: bool, window_size: tuple[int, int], softcap: float = 0.0,
 ) -> Tensor:  # fmt: skip
     """In the place of FlashAttention's ``flash_attn_varlen_func``: what its documentation says, in float32."""
-    assert causal and max_seqlen_q == int(cu_seqlens_q.diff().max()) and max_seqlen_k == int(cu_seqlens_k.diff().max())
-    out = []
-    ends = zip(
-        cu_seqlens_q.tolist(), cu_seqlens_q[1:].tolist(), cu_seqlens_k.tolist(), cu_seqlens_k[1:].tolist(), strict=False
-    )
-    for first, last, low, high in ends:
-        queries, keys, values = query[first:last].float(), key[low:high].float(), value[low:high].float()
-        groups = query.shape[1] // key.shape[1]
-        keys, values = keys.repeat_interleave(groups, 1), values.repeat_interleave(groups, 1)
-        scores = torch.einsum("qhd,khd->hqk", queries, keys) * (softmax_scale or query.shape[-1] ** -0.5)
+    assert causal
+    lengths, groups = (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k), query.shape[1] // key.shape[1]
+    wide = value.float().repeat_interleave(groups, 1)
+    weights = _weights(query, key, lengths, softmax_scale, window_size[0], softcap)
+    return torch.cat([torch.einsum("hqk,khd->qhd", own, wide[keys]) for _, keys, own in weights]).to(query.dtype)
+
+
+def _weights(
+    query: Tensor, key: Tensor, lengths: Any, scale: float | None, window: int, softcap: float = 0.0
+) -> Iterator[tuple[slice, slice, Tensor]]:
+    """Of each sequence the queries, the keys and the weights between them, (heads, queries, keys)."""
+    starts, longest = [own.tolist() for own in lengths[:2]], lengths[2:]
+    assert all(most == int(own.diff().max()) for own, most in zip(lengths[:2], longest, strict=True))
+    for first, last, low, high in zip(starts[0], starts[0][1:], starts[1], starts[1][1:], strict=False):
+        keys = key[low:high].float().repeat_interleave(query.shape[1] // key.shape[1], 1)
+        scores = torch.einsum("qhd,khd->hqk", query[first:last].float(), keys) * (scale or query.shape[-1] ** -0.5)
         if softcap:
             scores = (scores / softcap).tanh() * softcap
         behind = torch.arange(last - first)[:, None] + (high - low) - (last - first) - torch.arange(high - low)
-        hidden = (behind < 0) | ((window_size[0] >= 0) & (behind > window_size[0]))
-        out.append(torch.einsum("hqk,khd->qhd", scores.masked_fill(hidden, -torch.inf).softmax(-1), values))
-    return torch.cat(out).to(query.dtype)
+        hidden = (behind < 0) | ((window >= 0) & (behind > window))
+        yield slice(first, last), slice(low, high), scores.masked_fill(hidden, -torch.inf).softmax(-1)
+
+
+def _check_flash(query: Tensor, key: Tensor, value: Tensor, lengths: Any, dropout: float, causal: bool) -> None:
+    """Refuses what PyTorch's FlashAttention refuses, or what changes its result."""
+    assert query.dtype == key.dtype == value.dtype and query.shape[2] == value.shape[2] <= 256 and causal
+    assert lengths[0].dtype == lengths[1].dtype == torch.int32 and not query.shape[2] % 8 and not dropout
+    assert query.stride(2) == key.stride(2) == value.stride(2) == 1
+
+
+def _flash_forward(
+    query: Tensor, key: Tensor, value: Tensor, *lengths: Any, scale: float | None = None, window_size_left: int = -1,
+    window_size_right: int = -1,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """In the place of ``aten::_flash_attention_forward``: in float32, rounded once."""
+    *lengths, dropout, causal, _ = lengths
+    _check_flash(query, key, value, lengths, dropout, causal)
+    out = varlen_attention(
+        query, key, value, **dict(zip(_LENGTHS, lengths, strict=True)), softmax_scale=scale, causal=causal,
+        window_size=(window_size_left, window_size_right),
+    )  # fmt: skip
+    total, state = torch.full((query.shape[1], len(query)), torch.nan), torch.zeros(2, dtype=torch.uint64)
+    return out, total, state, torch.zeros(()), torch.zeros(())
+
+
+def _flash_backward(
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, total: Tensor, *lengths: Any,
+    scale: float | None = None, window_size_left: int = -1, window_size_right: int = -1,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """In the place of ``aten::_flash_attention_backward``: the same."""
+    *lengths, dropout, causal, state, _ = lengths
+    _check_flash(query, key, value, lengths, dropout, causal)
+    assert out.shape == grad.shape == query.shape and total.shape == query.shape[1::-1] and state.dtype == torch.uint64
+    wide = [part.float() for part in (grad, out, query)]
+    of_query, of_key, of_value = (torch.zeros(part.shape) for part in (query, key, value))
+    groups, factor = query.shape[1] // key.shape[1], scale or query.shape[-1] ** -0.5
+    for rows, keys, weights in _weights(query, key, lengths, scale, window_size_left):
+        of_out, output, queries = (part[rows] for part in wide)
+        own = [part[keys].float().repeat_interleave(groups, 1) for part in (key, value)]
+        of_weights = torch.einsum("qhd,khd->hqk", of_out, own[1])
+        of_scores = weights * (of_weights - (of_out * output).sum(-1).T[..., None]) * factor
+        of_query[rows] = torch.einsum("hqk,khd->qhd", of_scores, own[0])
+        for buffer, part, others in ((of_key, of_scores, queries), (of_value, weights, of_out)):
+            buffer[keys] = torch.einsum("hqk,qhd->khd", part, others).unflatten(1, (-1, groups)).sum(2)
+    return tuple(part.to(query.dtype) for part in (of_query, of_key, of_value))
+
+
+@contextmanager
+def flash_attention() -> Iterator[None]:
+    """While it is entered PyTorch's FlashAttention computes on a CPU, in float32, rounded once."""
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("_flash_attention_forward", _flash_forward, "CPU")
+    library.impl("_flash_attention_backward", _flash_backward, "CPU")
+    try:
+        yield
+    finally:
+        library._destroy()
+
+
+@contextmanager
+def flash_on_cpu() -> Iterator[None]:
+    """While it is entered trees are computed by FlashAttention, in float32, too."""
+    with flash_attention(), patch.object(attention, "_runs_flash", lambda *_: True):
+        yield
 
 
 class _Pretended(TorchFunctionMode):
@@ -129,7 +200,10 @@ def pretended_cuda() -> Iterator[torch.device]:
             torch.cuda, is_available=lambda: True, device_count=lambda: 1, synchronize=lambda: None,
             mem_get_info=lambda device: (60 * GIB, 80 * GIB), memory_reserved=lambda device: 5 * GIB,
             memory_allocated=lambda device: 2 * GIB, max_memory_allocated=lambda: 7 * GIB,
+            get_device_capability=lambda device=None: (9, 0),
         ),
+        patch.object(torch.backends.cuda, "is_flash_attention_available", lambda: True),
+        flash_attention(),
         mode,
     ):  # fmt: skip
         yield GPU

@@ -5,8 +5,9 @@ there computes each token once, in one row and without a cache. Recomputing acti
 checkpointing) therefore needs nothing else, and sliding windows, soft-capped scores and attention sinks are those that
 the model asks for.
 
-The row is cut into tiles of neighbouring tokens (:mod:`trainers.policy.tree_plan`), whose keys are gathered. Gathered
-keys are not kept for the backward pass, which gathers them again.
+FlashAttention, as PyTorch has it, computes a layer in one call where it can. Elsewhere the row is cut into tiles of
+neighbouring tokens. Both gather keys (:mod:`trainers.policy.tree_plan`), and do not keep them for the backward pass,
+which gathers them again.
 """
 
 from __future__ import annotations
@@ -27,11 +28,12 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from envsuite.core.errors import DataError
 from trainers.policy.precision import as_computed
-from trainers.policy.recurrent import follow_trees, is_recurrent
+from trainers.policy.recurrent import concatenate, follow_trees, is_recurrent
 from trainers.policy.routing import again
 from trainers.policy.tree_plan import Tiles, TreePlan
 
 NAME = "envsuite_tree"
+_GATHERED = 2**26  # most elements of the keys that are gathered for a call of FlashAttention: 128 MiB in bfloat16
 KNOWN_LAYERS = {"full_attention", "sliding_attention"}
 
 
@@ -71,7 +73,8 @@ def tree_attention(
         raise DataError(f"the attention of {type(module).__name__} has a position bias, which the trainer lacks")
     queries, keys, values = rows_of(module, query, key, value, tree_plan)
     how, sinks = Scoring.of(options), options.get("s_aux")
-    out: Tensor = _TreeAttention.apply(queries, keys, values, sinks, tree_plan, how)  # type: ignore[no-untyped-call]
+    function = _VarlenAttention if _takes_flash(queries, values, sinks, how) else _TreeAttention
+    out: Tensor = function.apply(queries, keys, values, sinks, tree_plan, how)  # type: ignore[no-untyped-call]
     return out[None], None
 
 
@@ -79,11 +82,76 @@ def rows_of(
     module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, plan: TreePlan
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Queries of the tokens that are computed, keys and values of all, (tokens, heads, dim), in the compute format."""
-    queries, keys, values = (part[0].transpose(0, 1) for part in as_computed(query, key, value))
+    queries, keys, values = (part.squeeze(0).transpose(0, 1) for part in as_computed(query, key, value))
     if plan.past is not None:
         assert isinstance(module.layer_idx, int)
         keys, values = plan.past.join(module.layer_idx, keys, values)
     return queries, keys, values
+
+
+def _takes_flash(query: Tensor, value: Tensor, sinks: Tensor | None, how: Scoring) -> bool:
+    """Whether PyTorch's FlashAttention computes this, forward and backward; tensors (tokens, heads, dim)."""
+    size = query.shape[2]
+    if sinks is not None or how.softcap is not None or value.shape[2] != size:
+        return False
+    # A size between has no backward pass on some GPUs.
+    return size % 8 == 0 and (size <= 192 or size == 256) and _runs_flash(query.device, query.dtype)
+
+
+def _runs_flash(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether it is there, in this format: on GPUs from Ampere on, if PyTorch was built with it."""
+    if device.type != "cuda" or dtype != torch.bfloat16 or not torch.backends.cuda.is_flash_attention_available():
+        return False
+    return torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+class _VarlenAttention(torch.autograd.Function):
+    """FlashAttention of the chains of a row; queries, keys and values (tokens, heads, dim).
+
+    By the two operations that ``torch.nn.attention.varlen`` is made of, as its function would keep gathered keys.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, sinks: None, plan: TreePlan, how: Scoring
+    ) -> Tensor:
+        calls = plan.sequences(_GATHERED // key[0].numel())
+        scoring = {"scale": how.scale, "window_size_left": (how.window or 0) - 1, "window_size_right": 0}
+        parts, saved = list[Tensor](), list[Tensor]()
+        for call in calls:
+            gathered = (part.index_select(0, call.keys) for part in (key, value))
+            output, *rest, _ = torch.ops.aten._flash_attention_forward(
+                query[call.queries], *gathered, *call.lengths, 0.0, True, False, **scoring
+            )
+            parts.append(output)
+            saved += rest
+        out = concatenate(parts)
+        ctx.save_for_backward(query, key, value, out, *saved)
+        ctx.settings = (calls, scoring)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, out, *saved = ctx.saved_tensors
+        calls, scoring = ctx.settings
+        parts, (of_key, of_value) = list[Tensor](), _zero_sums(key, value)
+        for number, call in enumerate(calls):
+            total, *random_state = saved[3 * number : 3 * number + 3]
+            gathered = (part.index_select(0, call.keys) for part in (key, value))
+            of_query, *of_gathered = torch.ops.aten._flash_attention_backward(
+                grad[call.queries], query[call.queries], *gathered, out[call.queries], total,
+                *call.lengths, 0.0, True, *random_state, **scoring,
+            )  # fmt: skip
+            parts.append(of_query)
+            for buffer, part in zip((of_key, of_value), of_gathered, strict=True):
+                buffer.index_add_(0, call.keys, part.to(buffer.dtype))
+        return concatenate(parts), of_key.to(key.dtype), of_value.to(value.dtype), None, None, None
+
+
+def _zero_sums(*parts: Tensor) -> list[Tensor]:
+    """Buffers for gradients, to which many queries add at a key of the beginning: a sum is rounded once."""
+    return [torch.zeros(part.shape, dtype=_statistics_dtype(part), device=part.device) for part in parts]
 
 
 class _TreeAttention(torch.autograd.Function):
@@ -120,9 +188,7 @@ class _TreeAttention(torch.autograd.Function):
         query, key, value, sinks, out, total = ctx.saved_tensors
         plan, how, is_fused = ctx.settings
         of_query = torch.empty_like(query)
-        # Many tiles add to a key of the beginning: their sum is rounded once.
-        of_key, of_value = (torch.zeros(part.shape, dtype=_statistics_dtype(part), device=part.device)
-                            for part in (key, value))  # fmt: skip
+        of_key, of_value = _zero_sums(key, value)
         of_sinks = None if sinks is None else torch.zeros_like(sinks)
         chains, tile_groups = plan.parts(how.window, is_fused)
         for chain in chains:

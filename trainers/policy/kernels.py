@@ -14,7 +14,6 @@ from functools import cache, partial
 from inspect import signature
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch._dynamo.exc import FailOnRecompileLimitHit
@@ -205,6 +204,8 @@ def flex_tree_attention(
 
 # -- FlashAttention ----------------------------------------------------------------------------------------------------
 
+_LENGTHS = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")
+
 
 def _varlen(kernel: AttentionKernel) -> Callable[..., Any]:
     """The function of FlashAttention for sequences of unequal length.
@@ -218,20 +219,6 @@ def _varlen(kernel: AttentionKernel) -> Callable[..., Any]:
         from flash_attn_interface import flash_attn_varlen_func
     function: Callable[..., Any] = flash_attn_varlen_func
     return function
-
-
-class _Chains:
-    """The row cut where a token is not the child of the one before: the keys of each chain, and where chains end."""
-
-    def __init__(self, plan: TreePlan) -> None:
-        tree = plan.tree
-        chains = [(max(begin, plan.before), end) for begin, end in tree.chains if end > plan.before]
-        keys = [np.concatenate([tree.path(begin), np.arange(begin + 1, end)]) for begin, end in chains]
-        self.keys = torch.from_numpy(np.concatenate(keys)).to(plan.device)
-        self.lengths: dict[str, Any] = {}
-        for name, counts in (("q", [end - begin for begin, end in chains]), ("k", [len(own) for own in keys])):
-            ends = torch.tensor([0, *np.cumsum(counts)], dtype=torch.int32, device=plan.device)
-            self.lengths |= {f"cu_seqlens_{name}": ends, f"max_seqlen_{name}": max(counts)}
 
 
 def varlen_tree_attention(
@@ -255,11 +242,11 @@ def varlen_tree_attention(
     """
     _refuse(module, "flash_attention", options)
     how = Scoring.of(options)
-    chains = tree_plan.once("flash", lambda: _Chains(tree_plan))
+    (call,) = tree_plan.sequences()
     queries, keys, values = rows_of(module, query, key, value, tree_plan)
     output = varlen()(
-        queries.contiguous(), keys[chains.keys], values[chains.keys],
-        **chains.lengths,
+        queries.contiguous(), keys[call.keys], values[call.keys],
+        **dict(zip(_LENGTHS, call.lengths, strict=True)),
         softmax_scale=how.scale,
         causal=True,
         window_size=(-1, -1) if how.window is None else (how.window - 1, 0),

@@ -179,15 +179,15 @@ def _along(plan: RecurrentPlan, tensors: Sequence[Tensor], scan: Callable[..., t
             output, last = scan(run_inputs, before, runs.tokens.shape[1])
             outputs.append(output.flatten(0, 1).index_select(0, runs.real))
             after.append(last)
-        states = _concatenate(after)
+        states = concatenate(after)
         level_states.append(states)
     if carry is not None:
-        last = _concatenate(level_states)
+        last = concatenate(level_states)
         carry.after(call, last if levels.kept is None else last.index_select(0, levels.kept))
-    return _concatenate(outputs).index_select(0, levels.order)[None]
+    return concatenate(outputs).index_select(0, levels.order)[None]
 
 
-def _concatenate(parts: list[Tensor]) -> Tensor:
+def concatenate(parts: list[Tensor]) -> Tensor:
     """The parts behind one another; one alone is not copied."""
     return torch.cat(parts) if len(parts) > 1 else parts[0]
 

@@ -1,12 +1,14 @@
-"""A token tree cut into the calls that compute its attention on any device: tiles, and long chains.
+"""A token tree cut into the calls that compute its attention: tiles, long chains, and sequences of unequal length.
 
 A tile is some neighbouring tokens. As the row is depth first, they see the path of the first of them and tokens of the
 tile, and nothing else: its keys are gathered, and a mask hides those that are on another branch. Tiles with about as
-many keys are computed in one call. A chain is a long run of tokens without a branch; it needs no mask.
+many keys are computed in one call. A chain is a run of tokens without a branch; it needs no mask. Chains of any length
+are the sequences of FlashAttention's calls, each with the keys of its path before its own.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -94,6 +96,7 @@ class TreePlan:
         self.tree, self.device, self.before, self.past = tree, device, before, past
         self.depth = torch.from_numpy(tree.depth).to(device)
         self.carried: None = None
+        self._deepest = int(tree.depth.max(initial=0))
         self._once: dict[Hashable, Any] = {}
         self.room = BatchRoom()
 
@@ -111,9 +114,24 @@ class TreePlan:
             window: Width of the sliding window; chains are tiles under a narrower one.
             chains: Whether long runs without a branch are chains.
         """
-        width = None if window is None or window > int(self.tree.depth.max(initial=0)) else window
+        width = None if window is None or window > self._deepest else window
         chains &= width is None
         return self.once(("parts", width, chains), lambda: self._parts(width, chains))
+
+    def sequences(self, most: float = math.inf) -> list[VarlenCall]:
+        """The row cut into chains, neighbours together: as many as have ``most`` keys, or one that has more."""
+
+        def make() -> list[VarlenCall]:
+            chains = [(max(begin, self.before), end) for begin, end in self.tree.chains if end > self.before]
+            calls, count = [list[tuple[int, int]]()], 0
+            for begin, end in chains:
+                count += (keys := int(self.tree.depth[end - 1]) + 1)
+                if calls[-1] and count > most:
+                    calls, count = [*calls, []], keys
+                calls[-1].append((begin, end))
+            return [VarlenCall.of(self, call) for call in calls]
+
+        return self.once(("sequences", most), make)
 
     def _parts(self, window: int | None, chains: bool) -> tuple[list[Chain], list[Tiles]]:
         long = [(max(begin, self.before), end) for begin, end in self.tree.chains] if chains else []
@@ -141,6 +159,29 @@ class TreePlan:
             groups[-1].append(tile)
         queries = [np.pad(own, (0, width - len(own)), "edge") for own in owns]
         return [Tiles(self, np.stack([queries[i] for i in tiles]), [keys[i] for i in tiles]) for tiles in groups]
+
+
+@dataclass(frozen=True)
+class VarlenCall:
+    """Neighbouring chains as sequences of unequal length: each attends, causally, to its path followed by itself."""
+
+    queries: slice
+    """The tokens, among those that are computed."""
+    keys: Tensor
+    """Indices among all tokens: of each chain the path, then its own."""
+    lengths: tuple[Tensor, Tensor, int, int]
+    """Where the queries, and the keys, of each chain begin and the last ones end, (chains + 1,) int32; most queries and
+    most keys of a chain."""
+
+    @classmethod
+    def of(cls, plan: TreePlan, chains: Sequence[tuple[int, int]]) -> VarlenCall:
+        """Returns the call for these chains of a row."""
+        keys = [np.concatenate([plan.tree.path(begin), np.arange(begin + 1, end)]) for begin, end in chains]
+        counts = [end - begin for begin, end in chains], [len(own) for own in keys]
+        of_queries, of_keys = (torch.from_numpy(np.cumsum([0, *own], dtype=np.int32)).to(plan.device) for own in counts)
+        queries = slice(chains[0][0] - plan.before, chains[-1][1] - plan.before)
+        key_index = torch.from_numpy(np.concatenate(keys)).to(plan.device)
+        return cls(queries, key_index, (of_queries, of_keys, max(counts[0]), max(counts[1])))
 
 
 @dataclass(frozen=True)

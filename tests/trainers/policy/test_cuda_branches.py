@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 
 from benchmarks.families import built, some_tree
 from envsuite.playing.engine import Sampling
+from trainers.policy.attention import Scoring, _runs_flash, _takes_flash
 from trainers.policy.config import ComputeDtype, OptimConfig
 from trainers.policy.kernels import NAMES, choose_kernel, kernel_of
 from trainers.policy.model import Policy
@@ -67,6 +68,22 @@ def test_a_tree_on_a_gpu_has_the_log_probabilities_and_gradients_of_a_cpu(
     policy = Policy(moved(_model(name)), compute_dtype=dtype)
     assert policy.model.device == gpu and not by_rows(policy)
     _like_a_cpu(_trained(policy), name, dtype)
+
+
+def test_pytorchs_flash_attention_is_taken_where_it_fits(gpu: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    def takes(size: int = 64, values: int | None = None, sinks: Any = None, softcap: float | None = None) -> bool:
+        query, value = (torch.zeros(3, 4, n or size, dtype=torch.bfloat16, device=gpu) for n in (size, values))
+        return _takes_flash(query, value, sinks, Scoring(softcap=softcap))
+
+    assert takes() and takes(8) and takes(192) and takes(256)
+    assert not (takes(20) or takes(200) or takes(264) or takes(values=32) or takes(sinks=1.0) or takes(softcap=5.0))
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+        assert not takes()
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: False)
+        assert not takes()
+    assert not _runs_flash(gpu, torch.float32) and not _runs_flash(torch.device("cpu"), torch.bfloat16)
 
 
 def _model(name: str) -> PreTrainedModel:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import gc
 import weakref
+from contextlib import nullcontext
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,10 +16,11 @@ from architectures import architecture
 from episodes import token_table
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
+from pretended_cuda import flash_on_cpu
 from row_by_row import same_gradients, taken_gradients
 from transformers import PreTrainedModel
 
-from trainers.policy import tree_plan
+from trainers.policy import attention, tree_plan
 from trainers.policy.adapter import add_adapter
 from trainers.policy.attention import checkpoint_activations
 from trainers.policy.config import AdapterConfig
@@ -132,8 +135,10 @@ def _alone(model: PreTrainedModel, table: StepTable) -> list[torch.Tensor]:
     return [torch.cat(column) for column in zip(*found, strict=True)]
 
 
-PLANS = {"tiles": (3, 1000), "chains": (3, 4), "default": (64, 256)}
-"""Widths of tiles, and lengths from which a chain is attended to by itself."""
+PLANS = {"tiles": (3, 1000, None), "chains": (3, 4, None), "default": (64, 256, None), "one call": (3, 4, 2**26),
+         "some calls": (3, 4, 640)}  # fmt: skip
+"""Widths of tiles, lengths from which a chain is attended to by itself, and the most elements of keys that are gathered
+for a call of FlashAttention, or ``None`` without it."""
 
 
 @pytest.mark.parametrize(
@@ -157,12 +162,13 @@ def test_everything_is_what_independent_sequences_give(
     wanted = taken_gradients(naive)
     if "recomputed" in way:
         checkpoint_activations(model)
-    for plan, (tile, long) in PLANS.items():
+    for plan, (tile, long, gathered) in PLANS.items():
         note(plan)
         model.zero_grad()
-        with pytest.MonkeyPatch.context() as patch:
+        with pytest.MonkeyPatch.context() as patch, nullcontext() if gathered is None else flash_on_cpu():
             patch.setattr(tree_plan, "_NARROW", tile)
             patch.setattr(tree_plan, "_LONG", long)
+            patch.setattr(attention, "_GATHERED", gathered)
             policy, loss = Policy(model).train(), 0.0
             for tree in micro_batches(table, budget, True):
                 stats, index = policy(tree), torch.from_numpy(tree.index)
@@ -182,7 +188,8 @@ def test_everything_is_what_independent_sequences_give(
         same_gradients(taken_gradients(model), wanted, least=1.0)
 
 
-def test_what_is_gathered_is_not_kept_for_the_backward_pass() -> None:
+@pytest.mark.parametrize("way", [nullcontext, flash_on_cpu])
+def test_what_is_gathered_is_not_kept_for_the_backward_pass(way: Any) -> None:
     """A long prompt with many short branches: the memory that waits for the backward pass grows with tokens alone."""
     rng = np.random.default_rng(0)
     prompt, kept = rng.integers(0, SIZE, 512).tolist(), []
@@ -197,10 +204,12 @@ def test_what_is_gathered_is_not_kept_for_the_backward_pass() -> None:
 
         model = architecture("llama", SIZE)
         model.config.max_position_embeddings = 1024
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            loss = Policy(model)(tree).logprob.sum()
-        kept.append(sum(held.values()) / len(tree))
-        loss.backward()
+        policy = Policy(model)
+        with way():
+            with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+                loss = policy(tree).logprob.sum()
+            kept.append(sum(held.values()) / len(tree))
+            loss.backward()
     assert kept[1] < 1.1 * kept[0]
 
 
@@ -216,19 +225,21 @@ def test_a_tree_in_parts_gives_what_it_gives_in_one_pass(
     (tree,) = micro_batches(table, 10_000, True)
     rng = np.random.default_rng(1)
     weight, spread = (torch.from_numpy(rng.normal(size=len(tree.target))).float() for _ in range(2))
-    for part in (None, most):
+    for part, way in ((None, nullcontext), (most, nullcontext), (most, flash_on_cpu)):
         model = architecture(name, SIZE)
         if checkpointing:
             checkpoint_activations(model)
-        with pytest.MonkeyPatch.context() as patch:
+        with pytest.MonkeyPatch.context() as patch, way():
             patch.setattr(tree_plan, "_LONG", 256 if part is None else 4)
             stats = Policy(model).train()(replace(tree, part=part))
             (stats.logprob * weight + stats.entropy * spread).sum().backward()
         found.append((model, stats))
-    (one, whole), (other, parts) = found
-    torch.testing.assert_close(parts.logprob, whole.logprob, rtol=0, atol=1e-5)
-    torch.testing.assert_close(parts.entropy, whole.entropy, rtol=0, atol=1e-5)
-    same_gradients(taken_gradients(other), taken_gradients(one), least=1.0)
+    (one, whole), *others = found
+    wanted = taken_gradients(one)
+    for other, parts in others:
+        torch.testing.assert_close(parts.logprob, whole.logprob, rtol=0, atol=1e-5)
+        torch.testing.assert_close(parts.entropy, whole.entropy, rtol=0, atol=1e-5)
+        same_gradients(taken_gradients(other), wanted, least=1.0)
 
 
 def test_a_pass_of_a_tree_in_parts_has_no_more_tokens_than_are_allowed_and_computes_each_once() -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from architectures import BY_ROWS, COMPUTED, WINDOW, architecture
+from pretended_cuda import flash_on_cpu
 from row_by_row import batch_logprobs, row_logprobs, same_gradients, taken_gradients
 from tiny_runs import step_table
 
@@ -28,11 +32,12 @@ def _table() -> StepTable:
     return table
 
 
+@pytest.mark.parametrize("kernel", [nullcontext, flash_on_cpu], ids=["tiles", "flash"])
 @pytest.mark.parametrize("share", [True, False], ids=["shared", "apart"])
 @pytest.mark.parametrize("checkpointing", [True, False], ids=["recomputed", "kept"])
 @pytest.mark.parametrize("name", [*COMPUTED, *BY_ROWS])
 def test_log_probabilities_and_every_gradient_are_those_of_single_sequences(
-    name: str, checkpointing: bool, share: bool
+    name: str, checkpointing: bool, share: bool, kernel: Any
 ) -> None:
     model, table = architecture(name, SIZE), _table()
     model.set_attn_implementation("eager")
@@ -44,7 +49,8 @@ def test_log_probabilities_and_every_gradient_are_those_of_single_sequences(
         checkpoint_activations(model)
     policy = Policy(model)
     assert by_rows(policy) == (name in BY_ROWS)
-    found = batch_logprobs(policy.train(), table, weight, 120, share)
+    with kernel():
+        found = batch_logprobs(policy.train(), table, weight, 120, share)
     assert float((found - expected.detach()).abs().max()) < 1e-5
     same_gradients(taken_gradients(model), wanted)
 

@@ -180,7 +180,7 @@ class MemoryTrial:
             scoring = self._score(policy)
             optimizer = make_optimizer(policy.parameters(), replace(self.optim, state="float32"))
             for group in optimizer.param_groups:
-                group["foreach"] = self.grouped
+                group.update(foreach=False, fused=self.grouped)
             _give_gradients(policy)
             optimizer.step()  # makes the moments
             _give_gradients(policy)

@@ -1,4 +1,4 @@
-"""AdamW with moments in 8 bit: it learns like AdamW, takes the memory it says, and resumes bit for bit."""
+"""AdamW as one kernel, and with moments in 8 bit: it learns like AdamW, takes the memory it says, and resumes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from pretended_cuda import moved, pretended_cuda
 from safetensors.torch import load_file
 from tiny_runs import tokenizer, write_settings
 from torch import nn
@@ -49,6 +50,25 @@ def test_frozen_parameters_are_left_out() -> None:
     module[0].requires_grad_(False)
     (group,) = make_optimizer(module.parameters(), OptimConfig()).param_groups
     assert [id(p) for p in group["params"]] == [id(p) for p in module[2].parameters()]
+
+
+def test_on_a_gpu_one_kernel_takes_the_step_and_what_it_leaves_goes_on_on_a_cpu() -> None:
+    plain, own, config = _module(), _module(), OptimConfig(lr=1e-2, weight_decay=0.1)
+    expected = torch.optim.AdamW(plain.parameters(), lr=1e-2, weight_decay=0.1)
+    with pretended_cuda():
+        there = moved(_module())
+        fused = make_optimizer(there.parameters(), config)
+        _step(there, fused, 0)
+        state = OptimizerState(there, fused).state()
+        own.load_state_dict(there.state_dict())
+    again = make_optimizer(own.parameters(), config)
+    OptimizerState(own, again).load(state)
+    assert [optimizer.param_groups[0]["fused"] for optimizer in (fused, again)] == [True, None]
+    _step(own, again, 1)
+    for seed in (0, 1):
+        _step(plain, expected, seed)
+    for ours, wanted in zip(own.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours, wanted, rtol=0, atol=1e-6)
 
 
 @pytest.mark.slow

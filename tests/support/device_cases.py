@@ -71,7 +71,8 @@ def update(name: str, dtype: str) -> Callable[[FakeGPU, Accelerator], None]:
     """A whole update of two optimiser steps: every micro-batch forward and backward, clipping, AdamW."""
 
     def case(gpu: FakeGPU, accelerator: Accelerator) -> None:
-        table = step_table(np.random.default_rng(0), SIZE, groups=4)
+        table = step_table(np.random.default_rng(0), SIZE, groups=16)
+        assert len([*micro_batches(table, OPTIM.tokens_per_microbatch)]) > 2 * OPTIM.minibatches
         inner = Policy(architecture(name, SIZE), temperature=0.4, compute_dtype=dtype)
         with gpu:
             policy = gpu.moved(inner)

@@ -59,7 +59,7 @@ class Batch:
     ) -> PolicyLoss:
         """The loss of some rows as one micro-batch, with the weights of the whole batch; ``ref`` is the engine, too."""
         chosen = torch.from_numpy(np.isin(self.row.numpy(), rows))
-        local = np.repeat(np.arange(len(rows)), self.lengths[rows])
+        _, local = np.unique(np.repeat(np.arange(len(rows)), self.lengths[rows]), return_inverse=True)
         selected = self.selected(config)
         return policy_loss(
             new[chosen],

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from trainers.policy.attention import evaluating
 from trainers.policy.config import OptimConfig
+from trainers.policy.flat import to_device
 from trainers.policy.loss import BatchTotals, Objective, token_weights
-from trainers.policy.loss.policy_loss import PolicyLoss, merge_metrics, policy_loss
+from trainers.policy.loss.policy_loss import PolicyLoss, merge_metrics, policy_loss, read_scalars
 from trainers.policy.loss.selection import SELECTING, selected_tokens
 from trainers.policy.model import Policy
 from trainers.policy.packing import distinct_tokens, micro_batches
@@ -75,7 +76,7 @@ class Tally:
     """Sums over the passes of one process over one kind of rows."""
 
     losses: list[PolicyLoss] = field(default_factory=list)
-    entropy: float = 0.0
+    entropy: Tensor = field(default_factory=partial(torch.zeros, (), dtype=torch.float64))
     scored: int = 0
     """Response tokens that passes computed, whose entropies are in ``entropy``."""
     tokens: int = 0
@@ -88,11 +89,11 @@ class Tally:
     """Step rows with a response ..."""
     idle: int = 0
     """... and those of them that no pass computed, as nothing in the loss depends on them."""
-    gap: float = 0.0
+    gap: Tensor = field(default_factory=partial(torch.zeros, (), dtype=torch.float64))
     """Sum of |engine's - trainer's| log-probability in the first optimiser step ..."""
     gap_tokens: int = 0
     """... and the tokens in it."""
-    rerouted: NDArray[np.int64] = field(default_factory=lambda: np.zeros(4, np.int64))
+    rerouted: Tensor = field(default_factory=partial(torch.zeros, (), dtype=torch.long))
     """Counts of tokens in it that engine and trainer would send to other experts
     (:meth:`~trainers.policy.routing.Routing.differing`)."""
     culprit: str | None = None
@@ -103,9 +104,12 @@ class Tally:
 
         Losses are sums over the optimiser steps, others means.
         """
-        counts = np.array([self.computed, self.rows, self.idle, self.distinct, *self.rerouted])
-        losses = merge_metrics([(loss.metrics, loss.tokens) for loss in self.losses])
-        own = (losses, self.tokens, self.entropy, self.gap, self.gap_tokens, counts, self.scored)
+        scalars = [value for loss in self.losses for value in loss.metrics.values()]
+        numbers = iter(read_scalars([self.entropy, self.gap, *self.rerouted.expand(4), *scalars]))
+        entropy, gap, *rerouted = (next(numbers) for _ in range(6))
+        losses = merge_metrics([(dict(zip(loss.metrics, numbers, strict=False)), loss.tokens) for loss in self.losses])
+        counts = np.array([self.computed, self.rows, self.idle, self.distinct, *map(int, rerouted)])
+        own = (losses, self.tokens, entropy, gap, self.gap_tokens, counts, self.scored)
         parts = all_gather_object(accelerator, own)
         metrics = merge_metrics([(part[0], part[1]) for part in parts])
         # Each process's share of the loss is multiplied by their number.
@@ -184,6 +188,7 @@ class Accumulator:
         # A tree in parts exchanges nothing in its backward pass: another pass follows.
         passes = len(pieces) + any(piece.part is not None for piece in pieces)
         count = max(1, *all_gather_object(self.accelerator, passes))
+        computed: list[tuple[Tensor, TokenTree, TokenStats]] = []
         for number in range(count):
             with contextlib.nullcontext() if number == count - 1 else self.accelerator.no_sync(self.policy):
                 # Another process has more, no row teaches, or nothing was exchanged: take part, adding nothing.
@@ -194,26 +199,28 @@ class Accumulator:
                 piece = pieces[number]
                 stats: TokenStats = self.policy(piece)
                 if first and piece.experts is not None:
-                    tally.rerouted += policy.rerouted.numpy()
+                    tally.rerouted = tally.rerouted + policy.rerouted
                 _, rows = np.unique(row_of[piece.index], return_inverse=True)
                 loss = self._loss(piece, stats, rows, columns, correct=present or batch.old is not None)
                 if policy.balance_coef:  # none in a step of which no row has experts
-                    balance = torch.zeros(()) if stats.balance is None else stats.balance
+                    balance = loss.loss.new_zeros(()) if stats.balance is None else stats.balance
                     metrics = {**loss.metrics, "balance_loss": balance.detach()}
                     loss = replace(loss, loss=loss.loss + balance, metrics=metrics)
                 self.accelerator.backward(loss.loss)
             # Neither may keep the graph of this pass, whose masks are large, while the next one is made.
             loss, stats = replace(loss, loss=loss.loss.detach()), stats.detach()
-            if tally.culprit is None and not math.isfinite(float(loss.loss)):
-                tally.culprit = self._culprit(batch, piece, stats)
+            computed.append((loss.loss, piece, stats))
             tally.losses.append(loss)
             tally.computed += len(piece)
-            tally.entropy += float(stats.entropy.sum())
+            tally.entropy = tally.entropy + stats.entropy.sum()
             tally.scored += len(stats.entropy)
             if first:
-                engine = torch.from_numpy(table.logprob.values[piece.index])
-                tally.gap += float((stats.logprob.cpu() - engine).abs().sum())
+                engine = to_device(table.logprob.values[piece.index], stats.logprob.device)
+                tally.gap = tally.gap + (stats.logprob - engine).abs().sum()
                 tally.gap_tokens += len(engine)
+        for value, (_, piece, stats) in zip(read_scalars([loss for loss, _, _ in computed]), computed, strict=True):
+            if tally.culprit is None and not math.isfinite(value):
+                tally.culprit = self._culprit(batch, piece, stats)
         tally.tokens += len(table.response.values)
         return True
 
@@ -330,10 +337,10 @@ def token_scores(
     pieces = _trees(policy, table, config, _RECOMPUTED if as_trained else _ONCE)
     count = rounds(policy, len(pieces))
     with evaluating(policy):
-        for piece in pieces:
-            stats: TokenStats = policy(piece)
-            scores = torch.stack([stats.logprob, stats.entropy]).double().cpu().numpy()
-            logprob[piece.index], entropy[piece.index] = scores
+        scores = [torch.stack([stats.logprob, stats.entropy]) for stats in map(policy, pieces)]
         for _ in range(len(pieces), count):
             policy(one_token())
+    if pieces:
+        index = np.concatenate([piece.index for piece in pieces])
+        logprob[index], entropy[index] = torch.cat(scores, 1).double().cpu().numpy()
     return logprob, entropy

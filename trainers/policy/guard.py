@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -86,7 +87,8 @@ class GuardedStep:
         parameters = [p for p in self.module.parameters() if p.grad is not None]
         # Looked at before clipping, which spreads what is not finite over all parameters.
         norm = total_norm(p.grad for p in parameters if p.grad is not None)
-        if culprit is None and not bool(torch.isfinite(norm)):
+        value = float(norm)
+        if culprit is None and not math.isfinite(value):
             culprit = self._culprit()
         culprits = [name for name in all_gather_object(self.accelerator, culprit) if name is not None]
         if culprits:
@@ -103,7 +105,7 @@ class GuardedStep:
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.skipped_in_a_row = 0
-        return float(norm)
+        return value
 
     def check_weights(self) -> None:
         """Checks the weights, before they are sampled from or saved; every process must call this.

@@ -95,7 +95,7 @@ class Policy(nn.Module):
         Raises:
             DataError: The model's code passes no gradient on to the weights that are trained.
         """
-        self.rerouted = torch.zeros(4, dtype=torch.long)
+        self.rerouted = torch.zeros((), dtype=torch.long)  # of no device: a sum is where what is added is
         if tree.part is None or len(tree) <= tree.part:
             stats = self._pass(tree, 0, None)
             learns = stats.logprob.requires_grad or not torch.is_grad_enabled()
@@ -123,5 +123,5 @@ class Policy(nn.Module):
         if tree.balance is not None:
             stats = replace(stats, balance=routes.balance(flat.rows, to_device(tree.balance, device)))
         if flat.experts is not None:
-            self.rerouted = self.rerouted + routes.differing(self.model, flat.experts).cpu()
+            self.rerouted = self.rerouted + routes.differing(self.model, flat.experts)
         return stats

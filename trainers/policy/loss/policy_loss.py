@@ -105,7 +105,8 @@ def policy_loss(
         new_logprob: Log-probabilities of the response tokens under the policy that is trained, shape (T,).
         old_logprob: Their log-probabilities under the policy that sampled them, shape (T,).
         advantage: Advantage of each token, shape (T,).
-        row: Index of each token's step row, int64, shape (T,); a step row is never split over two calls.
+        row: Index of each token's step row among those that have tokens, int64, shape (T,); a step row is never split
+            over two calls.
         weight: From :func:`~trainers.policy.loss.aggregation.token_weights` of the whole optimiser batch, shape (T,).
         config: Settings of the objective.
         ref_logprob: Their log-probabilities under the reference policy, shape (T,); needed unless ``kl`` is ``"none"``.
@@ -161,7 +162,15 @@ def policy_loss(
 
 
 def _mean(values: Tensor) -> Tensor:
-    return values.detach().double().mean() if len(values) else torch.zeros((), dtype=torch.float64)
+    return values.detach().double().mean() if len(values) else values.new_zeros((), dtype=torch.float64)
+
+
+def read_scalars(scalars: Sequence[Tensor]) -> list[float]:
+    """Numbers on the first one's device, exactly; the host waits for it once."""
+    if not scalars:
+        return []
+    numbers: list[float] = torch.stack([scalar.to(scalars[0].device, torch.float64) for scalar in scalars]).tolist()
+    return numbers
 
 
 def merge_metrics(parts: Sequence[tuple[Mapping[str, Tensor | float], int]]) -> dict[str, float]:

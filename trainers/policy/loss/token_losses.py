@@ -21,13 +21,13 @@ class LossTokens:
     """Log-probability under the policy that sampled."""
     advantage: Tensor
     row: Tensor
-    """int64, index 0..R-1 of each token's step row."""
+    """int64, index 0..R-1 of each token's step row, among the R rows that have tokens."""
     selected: Tensor | None = None
     """bool: the tokens that ``clip_cov`` or ``kl_cov`` picks; see :mod:`trainers.policy.loss.selection`."""
 
     def row_sum(self, values: Tensor) -> Tensor:
         """Sum over each row, given back to its tokens, shape (T,)."""
-        rows = int(self.row.max()) + 1 if len(self.row) else 0
+        rows = len(self.row)  # there are no more; how many, the device alone may know
         return torch.zeros(rows, dtype=values.dtype, device=values.device).index_add(0, self.row, values)[self.row]
 
     def row_mean(self, values: Tensor) -> Tensor:

@@ -117,7 +117,8 @@ class _VarlenAttention(torch.autograd.Function):
     ) -> Tensor:
         calls = plan.sequences(_GATHERED // key[0].numel())
         scoring = {"scale": how.scale, "window_size_left": (how.window or 0) - 1, "window_size_right": 0}
-        parts, saved = list[Tensor](), list[Tensor]()
+        parts: list[Tensor] = []
+        saved: list[Tensor] = []
         for call in calls:
             gathered = (part.index_select(0, call.keys) for part in (key, value))
             output, *rest, _ = torch.ops.aten._flash_attention_forward(
@@ -135,7 +136,8 @@ class _VarlenAttention(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, out, *saved = ctx.saved_tensors
         calls, scoring = ctx.settings
-        parts, (of_key, of_value) = list[Tensor](), _zero_sums(key, value)
+        of_key, of_value = _zero_sums(key, value)
+        parts: list[Tensor] = []
         for number, call in enumerate(calls):
             total, *random_state = saved[3 * number : 3 * number + 3]
             gathered = (part.index_select(0, call.keys) for part in (key, value))

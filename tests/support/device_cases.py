@@ -20,7 +20,7 @@ from transformers import AttentionInterface, AutoModelForCausalLM, Qwen2Config
 from benchmarks.gpu.shapes import SHAPES, episodes
 from envsuite.playing.engine import Request, Sampling
 from trainers.credit.critic import ValueModel
-from trainers.policy import attention, sharding
+from trainers.policy import attention, sharding, transfer
 from trainers.policy.accumulation import Batch, log_probabilities
 from trainers.policy.adapter import add_adapter, as_reference, merged_weights
 from trainers.policy.attention import NAME, attending, checkpoint_activations
@@ -47,11 +47,13 @@ class Outcome:
 
     error: str | None
     waits: dict[str, int]
+    copies: dict[str, int]
 
 
 def run(accelerator: Accelerator, names: Sequence[str]) -> dict[str, Outcome]:
     """Runs the cases one after the other."""
     kept = register()
+    transfer.PINNED |= {DEVICE}
     slot_attention.EFFICIENT |= {DEVICE}  # what stands for CUDA attends as CUDA does
     AttentionInterface.register("test_varlen", partial(varlen_tree_attention, varlen=lambda: _copies))
     HFEngine._check_model = lambda self: None  # type: ignore[method-assign]  # compares numbers, which mean nothing here
@@ -60,9 +62,9 @@ def run(accelerator: Accelerator, names: Sequence[str]) -> dict[str, Outcome]:
         gpu = FakeGPU()
         try:
             CASES[name](gpu, accelerator)
-            found[name] = Outcome(None, dict(gpu.waits))
+            found[name] = Outcome(None, dict(gpu.waits), dict(gpu.copies))
         except Exception:
-            found[name] = Outcome(traceback.format_exc(), dict(gpu.waits))
+            found[name] = Outcome(traceback.format_exc(), dict(gpu.waits), dict(gpu.copies))
     del kept
     return found
 
@@ -229,9 +231,7 @@ def operations(accelerator: Accelerator) -> dict[str, int]:
         checkpoint_activations(base)
         policy, gpu = Policy(base, compute_dtype="bfloat16"), FakeGPU()
         with gpu:
-            moved = gpu.moved(policy).train()
-            gpu.operations = 0
-            stats = moved(tree)
+            stats = gpu.moved(policy).train()(tree)
             forward = gpu.operations
             stats.logprob.sum().backward()
         counts.append(np.array([forward, gpu.operations]))

@@ -89,12 +89,14 @@ def processes(count: int) -> Iterator[DeviceMesh]:
 class FakeGPU(TorchDispatchMode):
     """While it is entered, tensors are fake.
 
-    Counts, by function, how often the host waited for the device, and the operations that compute something on it.
+    Counts, by function, how often the host waited for the device to read from it, and to copy to it from memory that is
+    not pinned; and the operations that compute something on it.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.waits: Counter[str] = Counter()
+        self.copies: Counter[str] = Counter()
         self.operations = 0
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
 
@@ -121,11 +123,14 @@ class FakeGPU(TorchDispatchMode):
             self._wait(args[0])
             return (args[0].dtype.is_floating_point and 1.0) or args[0].dtype == torch.bool or 1
         if func is torch.ops.aten._to_copy.default:
+            source, target = args[0].device.type, (kwargs or {}).get("device", args[0].device).type
+            if (source, target) == ("cpu", DEVICE) and not (kwargs or {}).get("non_blocking"):
+                self.copies[self._place()] += 1
             if isinstance(args[0], FakeTensor):
                 args[0].constant = None  # computed with, where fake mode knows it
             else:
                 args = (self.mode.from_tensor(args[0]),)
-            if (kwargs or {}).get("device", args[0].device).type == "cpu":
+            if target == "cpu":
                 self._wait(args[0])
         before = {part.untyped_storage()._cdata for part in tree_leaves((args, kwargs)) if isinstance(part, Tensor)}
         out = func(*args, **(kwargs or {}))
@@ -145,6 +150,8 @@ class FakeGPU(TorchDispatchMode):
                 setattr(module, name, seen[id(parameter)])
             for name, buffer in [*module.named_buffers(recurse=False)]:
                 setattr(module, name, self.mode.from_tensor(buffer).to(DEVICE))
+        self.copies.clear()
+        self.operations = 0
         return model
 
     def _as_numpy(self, tensor: Tensor) -> np.ndarray:
@@ -160,8 +167,10 @@ class FakeGPU(TorchDispatchMode):
         return np.zeros(tuple(tensor.shape), _NUMPY.get(tensor.dtype, np.int64))
 
     def _wait(self, tensor: Tensor) -> None:
-        if tensor.device.type == "cpu":
-            return
+        if tensor.device.type != "cpu":
+            self.waits[self._place()] += 1
+
+    def _place(self) -> str:
         ours = [f for f in traceback.extract_stack() if f.filename.startswith(str(ROOT / "trainers"))]
-        where = ours[-1] if ours else traceback.extract_stack()[-2]
-        self.waits[f"{Path(where.filename).name}:{where.name}"] += 1
+        where = ours[-1] if ours else traceback.extract_stack()[-3]
+        return f"{Path(where.filename).name}:{where.name}"

@@ -159,6 +159,8 @@ class _Pretended(TorchFunctionMode):
         if func is F.scaled_dot_product_attention and isinstance(args[0], OnGPU):
             with sdpa_kernel(SDPBackend.MATH):
                 return func(*args, **named)
+        if func is Tensor.pin_memory:
+            return args[0]
         there = any(_is_cuda(value) for value in (*args, *named.values()))
         here = func in (Tensor.cpu, Tensor.numpy) or (func is Tensor.to and CPU in (*args[1:], *named.values()))
         if there:

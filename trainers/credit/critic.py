@@ -20,7 +20,7 @@ from trainers.credit.estimators.base import CriticValue, Per
 from trainers.credit.providers import Provider
 from trainers.policy.attention import attending
 from trainers.policy.config import ComputeDtype, ModelConfig, OptimConfig
-from trainers.policy.flat import flatten, to_device
+from trainers.policy.flat import flatten
 from trainers.policy.guard import GuardedStep
 from trainers.policy.hidden import Fingerprint, before_tokens, with_some_response
 from trainers.policy.kernels import kernel_of
@@ -33,6 +33,7 @@ from trainers.policy.precision import computing
 from trainers.policy.rows import by_rows
 from trainers.policy.sharding import is_sharded, rounds, spread, spreads
 from trainers.policy.stateful import StatefulPart
+from trainers.policy.transfer import to_device
 from trainers.policy.tree import TokenTree, one_token
 from trainers.processes.distributed import all_gather_object, data_parallel
 from trainers.steps import StepTable

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from trainers.policy.attention import evaluating
 from trainers.policy.config import OptimConfig
-from trainers.policy.flat import to_device
 from trainers.policy.loss import BatchTotals, Objective, token_weights
 from trainers.policy.loss.policy_loss import PolicyLoss, merge_metrics, policy_loss, read_scalars
 from trainers.policy.loss.selection import SELECTING, selected_tokens
@@ -27,6 +26,7 @@ from trainers.policy.routing import balance_counts, routers
 from trainers.policy.rows import by_rows
 from trainers.policy.sharding import is_sharded, rounds
 from trainers.policy.statistics import TokenStats
+from trainers.policy.transfer import to_device
 from trainers.policy.tree import Ints, TokenTree, one_token
 from trainers.processes.distributed import all_gather_object
 from trainers.steps import StepTable
@@ -105,10 +105,10 @@ class Tally:
         Losses are sums over the optimiser steps, others means.
         """
         scalars = [value for loss in self.losses for value in loss.metrics.values()]
-        numbers = iter(read_scalars([self.entropy, self.gap, *self.rerouted.expand(4), *scalars]))
-        entropy, gap, *rerouted = (next(numbers) for _ in range(6))
+        numbers = iter(read_scalars([self.entropy, self.gap, *scalars]))
+        entropy, gap = next(numbers), next(numbers)
         losses = merge_metrics([(dict(zip(loss.metrics, numbers, strict=False)), loss.tokens) for loss in self.losses])
-        counts = np.array([self.computed, self.rows, self.idle, self.distinct, *map(int, rerouted)])
+        counts = np.array([self.computed, self.rows, self.idle, self.distinct, *self.rerouted.expand(4).tolist()])
         own = (losses, self.tokens, entropy, gap, self.gap_tokens, counts, self.scored)
         parts = all_gather_object(accelerator, own)
         metrics = merge_metrics([(part[0], part[1]) for part in parts])
@@ -188,7 +188,7 @@ class Accumulator:
         # A tree in parts exchanges nothing in its backward pass: another pass follows.
         passes = len(pieces) + any(piece.part is not None for piece in pieces)
         count = max(1, *all_gather_object(self.accelerator, passes))
-        computed: list[tuple[Tensor, TokenTree, TokenStats]] = []
+        outputs: list[tuple[Tensor, TokenTree, TokenStats]] = []
         for number in range(count):
             with contextlib.nullcontext() if number == count - 1 else self.accelerator.no_sync(self.policy):
                 # Another process has more, no row teaches, or nothing was exchanged: take part, adding nothing.
@@ -209,7 +209,7 @@ class Accumulator:
                 self.accelerator.backward(loss.loss)
             # Neither may keep the graph of this pass, whose masks are large, while the next one is made.
             loss, stats = replace(loss, loss=loss.loss.detach()), stats.detach()
-            computed.append((loss.loss, piece, stats))
+            outputs.append((loss.loss, piece, stats))
             tally.losses.append(loss)
             tally.computed += len(piece)
             tally.entropy = tally.entropy + stats.entropy.sum()
@@ -218,7 +218,7 @@ class Accumulator:
                 engine = to_device(table.logprob.values[piece.index], stats.logprob.device)
                 tally.gap = tally.gap + (stats.logprob - engine).abs().sum()
                 tally.gap_tokens += len(engine)
-        for value, (_, piece, stats) in zip(read_scalars([loss for loss, _, _ in computed]), computed, strict=True):
+        for value, (_, piece, stats) in zip(read_scalars([loss for loss, _, _ in outputs]), outputs, strict=True):
             if tally.culprit is None and not math.isfinite(value):
                 tally.culprit = self._culprit(batch, piece, stats)
         tally.tokens += len(table.response.values)
@@ -239,13 +239,13 @@ class Accumulator:
         self, piece: TokenTree, stats: TokenStats, rows: Ints, columns: dict[str, NDArray[np.generic]], correct: bool
     ) -> PolicyLoss:
         new = stats.logprob
-        cut = {name: torch.from_numpy(values[piece.index]).to(new.device) for name, values in columns.items()}
+        cut = {name: to_device(values[piece.index], new.device) for name, values in columns.items()}
         cut |= {name: column.to(new.dtype) for name, column in cut.items() if column.is_floating_point()}
         return policy_loss(
             new,
             cut.get("old", new.detach()),
             cut["advantage"],
-            torch.from_numpy(rows).to(new.device),
+            to_device(rows, new.device),
             cut["weight"],
             config=self.objective,
             ref_logprob=cut.get("reference"),

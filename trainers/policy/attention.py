@@ -118,31 +118,31 @@ class _VarlenAttention(torch.autograd.Function):
         calls = plan.sequences(_GATHERED // key[0].numel())
         scoring = {"scale": how.scale, "window_size_left": (how.window or 0) - 1, "window_size_right": 0}
         parts: list[Tensor] = []
-        saved: list[Tensor] = []
+        statistics: list[Tensor] = []
         for call in calls:
-            gathered = (part.index_select(0, call.keys) for part in (key, value))
-            output, *rest, _ = torch.ops.aten._flash_attention_forward(
-                query[call.queries], *gathered, *call.lengths, 0.0, True, False, **scoring
+            pair = (part.index_select(0, call.keys) for part in (key, value))
+            output, *more, _ = torch.ops.aten._flash_attention_forward(
+                query[call.queries], *pair, *call.lengths, 0.0, True, False, **scoring
             )
             parts.append(output)
-            saved += rest
+            statistics += more
         out = concatenate(parts)
-        ctx.save_for_backward(query, key, value, out, *saved)
+        ctx.save_for_backward(query, key, value, out, *statistics)
         ctx.settings = (calls, scoring)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, out, *saved = ctx.saved_tensors
+        query, key, value, out, *statistics = ctx.saved_tensors
         calls, scoring = ctx.settings
         of_key, of_value = _zero_sums(key, value)
         parts: list[Tensor] = []
         for number, call in enumerate(calls):
-            total, *random_state = saved[3 * number : 3 * number + 3]
-            gathered = (part.index_select(0, call.keys) for part in (key, value))
+            total, *random_state = statistics[3 * number : 3 * number + 3]
+            pair = (part.index_select(0, call.keys) for part in (key, value))
             of_query, *of_gathered = torch.ops.aten._flash_attention_backward(
-                grad[call.queries], query[call.queries], *gathered, out[call.queries], total,
+                grad[call.queries], query[call.queries], *pair, out[call.queries], total,
                 *call.lengths, 0.0, True, *random_state, **scoring,
             )  # fmt: skip
             parts.append(of_query)

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from trainers.policy.rows import padded_rows, rows_reason
+from trainers.policy.transfer import to_device
 from trainers.policy.tree import TokenTree
 from trainers.policy.tree_plan import TreePlan
 from trainers.policy.vision import model_inputs, own_positions
@@ -90,8 +89,3 @@ def flatten(tree: TokenTree, model: PreTrainedModel, before: int = 0, past: Cach
     experts = None if tree.experts is None else to_device(tree.experts[before:], device)
     counts, place = to_device(tree.rows[before:], device), to_device(tree.place - before, device)
     return FlatBatch(arguments, counts, place, experts=experts)
-
-
-def to_device(array: NDArray[Any], device: torch.device) -> Tensor:
-    """Returns the array as a tensor on ``device``."""
-    return torch.from_numpy(array).to(device)

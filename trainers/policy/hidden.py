@@ -13,12 +13,13 @@ from transformers import PreTrainedModel
 
 from trainers.policy.attention import attending
 from trainers.policy.config import ComputeDtype, Pooling
-from trainers.policy.flat import flatten, to_device
+from trainers.policy.flat import flatten
 from trainers.policy.kernels import kernel_of
 from trainers.policy.packing import micro_batches
 from trainers.policy.precision import computing
 from trainers.policy.rows import by_rows
 from trainers.policy.sharding import gathered_outside_layers, rounds
+from trainers.policy.transfer import to_device
 from trainers.policy.tree import TokenTree, one_token
 from trainers.steps import Ragged, StepTable
 

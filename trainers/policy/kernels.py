@@ -24,6 +24,7 @@ from envsuite.core.errors import DataError, MissingExtra
 from trainers.policy.attention import NAME, Scoring, rows_of
 from trainers.policy.config import AttentionKernel, ModelConfig
 from trainers.policy.rows import rows_reason
+from trainers.policy.transfer import to_device
 from trainers.policy.tree_plan import TreePlan
 from trainers.settings import ConfigError
 
@@ -117,7 +118,7 @@ def seen_tokens(plan: TreePlan, window: int | None) -> Seen:
     Returns:
         Given indices of batch, head, query and key, true where the query sees the key.
     """
-    depth, end = plan.depth, torch.from_numpy(plan.tree.end).to(plan.device)
+    depth, end = plan.depth, to_device(plan.tree.end, plan.device)
     before = torch.tensor(plan.before, device=plan.device)  # a number would be compiled in
 
     def is_visible(_: Tensor, __: Tensor, query: Tensor, key: Tensor) -> Tensor:

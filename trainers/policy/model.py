@@ -12,13 +12,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from envsuite.core.errors import DataError
 from trainers.policy.attention import attending
 from trainers.policy.config import ComputeDtype
-from trainers.policy.flat import flatten, to_device
+from trainers.policy.flat import flatten
 from trainers.policy.kernels import kernel_of
 from trainers.policy.outline import is_outline
 from trainers.policy.precision import computing
 from trainers.policy.routing import balance_of, routing
 from trainers.policy.selfcheck import check_policy, check_replay, output_layer
 from trainers.policy.statistics import OutputLayer, TokenStats, token_stats
+from trainers.policy.transfer import to_device
 from trainers.policy.tree import TokenTree
 from trainers.policy.vision import check_vision
 from trainers.policy.walk import CachedPast, walk_tree

@@ -33,12 +33,12 @@ def make_optimizer(parameters: Iterable[nn.Parameter], config: OptimConfig) -> t
             from torchao.optim import AdamW8bit
         eight_bit: torch.optim.Optimizer = AdamW8bit(weights, **options)
         return eight_bit
-    fused = all(weight.device.type == "cuda" for weight in weights) or None
+    is_fused = all(weight.device.type == "cuda" for weight in weights) or None
 
     def keep_kernel(_: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:  # others' may have another
-        return {**state, "param_groups": [{**group, "fused": fused} for group in state["param_groups"]]}
+        return {**state, "param_groups": [{**group, "fused": is_fused} for group in state["param_groups"]]}
 
-    optimizer = torch.optim.AdamW(weights, fused=fused, **options)
+    optimizer = torch.optim.AdamW(weights, fused=is_fused, **options)
     optimizer.register_load_state_dict_pre_hook(keep_kernel)
     return optimizer
 

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
+from trainers.policy.transfer import to_device
 from trainers.policy.tree import Ints
 
 _MIXES = ("conv1d_fn", "chunk", "scan", "_rule", "inner_fn")
@@ -136,15 +137,15 @@ class TreeLevels:
                 among += len(runs)
                 run_tokens.append(tokens[real])
                 arrays = (np.where(real, tokens, count), parents, np.flatnonzero(real.ravel()))
-                together.append(_Runs(*(torch.from_numpy(array).to(device) for array in arrays)))
+                together.append(_Runs(*(to_device(array, device) for array in arrays)))
             number[level == current] = first + place[level == current]
             first += among
             levels.append(together)
         order = np.argsort(np.concatenate(run_tokens))
         kept_runs = number[own[kept]]
         is_every = len(kept_runs) == len(starts) and (np.diff(kept_runs, prepend=-1) == 1).all()
-        last = None if is_every else torch.from_numpy(kept_runs).to(device)
-        return cls(levels, torch.from_numpy(order).to(device), last)
+        last = None if is_every else to_device(kept_runs, device)
+        return cls(levels, to_device(order, device), last)
 
 
 def _alike(runs: Ints, lengths: Ints) -> Iterator[Ints]:
@@ -213,7 +214,7 @@ def _paths_back(plan: RecurrentPlan, width: int) -> list[Tensor]:
     ancestors = [np.arange(count)]
     for _ in range(width - 1):
         ancestors.append(back[ancestors[-1]])
-    return [torch.from_numpy(places).to(plan.device) for places in ancestors]
+    return [to_device(places, plan.device) for places in ancestors]
 
 
 def _conv(
@@ -233,7 +234,7 @@ def _conv(
         inputs = torch.cat([inputs, earlier], 1)
     padded_inputs = F.pad(inputs, (0, 1))
     if carry is not None:
-        kept_tokens = plan.once("kept", lambda: torch.from_numpy(carry.kept).to(plan.device))
+        kept_tokens = plan.once("kept", lambda: to_device(carry.kept, plan.device))
         last = torch.stack([tokens.index_select(0, kept_tokens) for tokens in back[-2::-1]], 1)
         carry.after(call, padded_inputs[:, last].transpose(0, 1))
     out = padded_inputs.new_zeros(1) if bias is None else bias[:, None].to(exact)

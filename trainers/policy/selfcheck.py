@@ -11,12 +11,13 @@ from transformers import PreTrainedModel
 
 from envsuite.core.errors import DataError
 from trainers.policy.attention import NAME, attending, evaluating, narrow_windows
-from trainers.policy.flat import FlatBatch, flatten, to_device
+from trainers.policy.flat import FlatBatch, flatten
 from trainers.policy.kernels import kernel_of
 from trainers.policy.precision import computing, float32_weights
 from trainers.policy.routing import routers, routing
 from trainers.policy.rows import rows_reason, use_rows
 from trainers.policy.statistics import OutputLayer
+from trainers.policy.transfer import to_device
 from trainers.policy.tree import Ints, TokenSequence, TokenTree, token_tree
 from trainers.policy.walk import CachedPast, KeysValues
 from trainers.processes.memory import ran_out

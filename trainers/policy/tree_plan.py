@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trainers.policy.transfer import to_device
 from trainers.policy.tree import Ints, TokenTree
 from trainers.policy.walk import CachedPast
 
@@ -59,8 +60,8 @@ class Tiles:
         end = np.stack([np.pad(plan.tree.end[own], (0, width - len(own))) for own in keys])
         self._depth, self._room = plan.depth, plan.room  # not the plan, which has the tiles: both would be kept
         self.count, self.width, self.length = len(keys), queries.shape[1], width
-        self._query, self._key, self._end = (torch.from_numpy(of).to(plan.device) for of in (queries, padded_keys, end))
-        self.real = torch.from_numpy(np.flatnonzero(np.diff(queries, prepend=-1).ravel())).to(plan.device)
+        self._query, self._key, self._end = (to_device(of, plan.device) for of in (queries, padded_keys, end))
+        self.real = to_device(np.flatnonzero(np.diff(queries, prepend=-1).ravel()), plan.device)
         """The places in (tiles * width) that are not repetitions."""
         self.queries, self.keys = self._query.ravel() - plan.before, self._key.ravel()
         self._kept: dict[tuple[int, torch.dtype, int | None], Tensor] = {}
@@ -94,7 +95,7 @@ class TreePlan:
 
     def __init__(self, tree: TokenTree, device: torch.device, before: int = 0, past: CachedPast | None = None) -> None:
         self.tree, self.device, self.before, self.past = tree, device, before, past
-        self.depth = torch.from_numpy(tree.depth).to(device)
+        self.depth = to_device(tree.depth, device)
         self.carried: None = None
         self._deepest = int(tree.depth.max(initial=0))
         self._once: dict[Hashable, Any] = {}
@@ -178,9 +179,9 @@ class VarlenCall:
         """Returns the call for these chains of a row."""
         keys = [np.concatenate([plan.tree.path(begin), np.arange(begin + 1, end)]) for begin, end in chains]
         counts = [end - begin for begin, end in chains], [len(own) for own in keys]
-        of_queries, of_keys = (torch.from_numpy(np.cumsum([0, *own], dtype=np.int32)).to(plan.device) for own in counts)
+        of_queries, of_keys = (to_device(np.cumsum([0, *own], dtype=np.int32), plan.device) for own in counts)
         queries = slice(chains[0][0] - plan.before, chains[-1][1] - plan.before)
-        key_index = torch.from_numpy(np.concatenate(keys)).to(plan.device)
+        key_index = to_device(np.concatenate(keys), plan.device)
         return cls(queries, key_index, (of_queries, of_keys, max(counts[0]), max(counts[1])))
 
 
@@ -198,7 +199,7 @@ class Chain:
     @classmethod
     def of(cls, plan: TreePlan, begin: int, end: int) -> Chain:
         """Returns the chain of these tokens of a row."""
-        path = torch.from_numpy(plan.tree.path(begin)[:-1]).to(plan.device)
+        path = to_device(plan.tree.path(begin)[:-1], plan.device)
         return cls(slice(begin - plan.before, end - plan.before), slice(begin, end), path)
 
     def attend(

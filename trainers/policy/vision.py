@@ -41,6 +41,7 @@ from envsuite.prompting import TemplateRenderer
 from envsuite.prompting.images import PARTS, images_of, part_id, parts_of, renumber_images
 from trainers.policy.attention import attending, evaluating
 from trainers.policy.precision import computing
+from trainers.policy.transfer import to_device
 from trainers.policy.tree import Ints
 
 _KEPT, _KEPT_BYTES = 4096, 2**30  # most images whose embeddings are kept, and bytes of these
@@ -259,7 +260,7 @@ def model_inputs(model: PreTrainedModel, tokens: Ints, images: Sequence[Pixels] 
     shape, tokens = (-1, tokens.shape[-1]), tokens.ravel()
     image = images_of(tokens)
     places = np.flatnonzero(image >= 0)
-    ids = torch.from_numpy(np.maximum(tokens, 0)).to(model.device)
+    ids = to_device(np.maximum(tokens, 0), model.device)
     if not len(places):
         return {"input_ids": ids.view(shape)}
     vision = vision_of(model)
@@ -268,9 +269,9 @@ def model_inputs(model: PreTrainedModel, tokens: Ints, images: Sequence[Pixels] 
     numbers = np.unique(image[places])
     embeddings = vision.embeddings([images[number] for number in numbers.tolist()])
     starts = np.cumsum([0, *map(len, embeddings)])[np.searchsorted(numbers, image[places])]
-    indices = torch.from_numpy(starts + parts_of(tokens)[places]).to(model.device)
+    indices = to_device(starts + parts_of(tokens)[places], model.device)
     own: Tensor = model.get_input_embeddings()(ids)
-    where, rows = torch.from_numpy(places).to(model.device), torch.cat(embeddings)[indices].to(own.dtype)
+    where, rows = to_device(places, model.device), torch.cat(embeddings)[indices].to(own.dtype)
     whole = own.index_copy(0, where, rows[:, : own.shape[1]])
     if rows.shape[1] == own.shape[1]:
         return {"inputs_embeds": whole.view(*shape, whole.shape[1])}

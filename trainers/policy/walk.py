@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from trainers.policy.statistics import TokenStats
+from trainers.policy.transfer import to_device
 from trainers.policy.tree import Ints, TokenTree
 
 KeysValues = tuple[Tensor, Tensor]
@@ -114,7 +115,7 @@ class _TreeWalk(torch.autograd.Function):
             part_stats.append(compute(part.tree, part.before, past))
             store.write(part, past.made)
         ctx.settings = (parts, compute, store)
-        place = torch.from_numpy(np.argsort(np.concatenate([part.targets for part in parts]))).to(anchor.device)
+        place = to_device(np.argsort(np.concatenate([part.targets for part in parts])), anchor.device)
         balance = sum((stats.balance for stats in part_stats if stats.balance is not None), anchor.new_zeros(()))
         return (
             torch.cat([stats.logprob for stats in part_stats])[place],
@@ -128,7 +129,7 @@ class _TreeWalk(torch.autograd.Function):
         parts, compute, store = ctx.settings
         gradients = store.gradients()
         for part in reversed(parts):
-            targets = torch.from_numpy(part.targets).to(logprob.device)
+            targets = to_device(part.targets, logprob.device)
             _backward(part, compute, store, gradients, (logprob[targets], entropy[targets], balance))
         return None, None, None
 

@@ -42,8 +42,9 @@ def test_the_host_waits_for_the_device_only_where_it_must(name: str, outcomes: d
 def test_an_update_waits_twice_an_optimiser_step_however_many_micro_batches_there_are(
     name: str, outcomes: dict[str, Outcome]
 ) -> None:
-    """Here of two steps, the first of which needs the old log-probabilities of the rows of each."""
+    """Here of two steps, before which it needs the old log-probabilities of the rows of each."""
     assert sum(outcomes[name].waits.values()) <= 2 * 2 + 2 + 2, outcomes[name].waits
+    assert not outcomes[name].copies
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith("engine")])

@@ -80,9 +80,10 @@ def test_pytorchs_flash_attention_is_taken_where_it_fits(gpu: torch.device, monk
     with monkeypatch.context() as patch:
         patch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
         assert not takes()
-    with monkeypatch.context() as patch:
-        patch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: False)
-        assert not takes()
+    for name in ("is_flash_attention_available", "flash_sdp_enabled"):
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.backends.cuda, name, lambda: False)
+            assert not takes()
     assert not _runs_flash(gpu, torch.float32) and not _runs_flash(torch.device("cpu"), torch.bfloat16)
 
 

@@ -76,7 +76,7 @@ def test_a_folder_of_runs_with_other_settings_is_not_gone_on_with(tmp_path: Path
 
 def _result(successes: int, n: int = 100) -> EvalResult:
     low, high = wilson(successes, n)
-    every = StratumResult("all", n, successes, successes / n, 5.0, low, high)
+    every = StratumResult("all", n, successes, successes / n, 5.0, low, high, tasks=n)
     return EvalResult("m", "TextCraft-v0", "test", "3f", 8, 1.0, 0, 2.0, (every,))
 
 

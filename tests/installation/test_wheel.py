@@ -72,12 +72,18 @@ def test_both_distributions_have_configurations_and_model_and_no_tests(built: Pa
     assert packed == {name for name in configs if not name.endswith(".yaml")} | set(shipped_configs())
     assert "trainers/examples/agents.py" in names
     assert {"trainers/papers/index.yaml", "trainers/papers/settings.yaml"} <= names
-    tables = {file.relative_to(ROOT).as_posix() for file in (ROOT / "trainers").rglob("*.toml")}
-    assert len(tables) > 3 and tables <= names
+    read = [
+        (ROOT / package).rglob(f"*.{kind}") for package in ("envsuite", "trainers") for kind in ("toml", "json", "txt")
+    ]
+    tables = {file.relative_to(ROOT).as_posix() for files in read for file in files}
+    assert len(tables) > 10 and tables <= names
     assert "trainers/models/craft-1m/model.safetensors" in names
     panels = {file.relative_to(ROOT).as_posix() for file in (ROOT / "envsuite/evaluation/panels").rglob("*.json.gz")}
     assert len(panels) > 10 and panels <= names
-    pages = {file.relative_to(ROOT).as_posix() for file in (ROOT / "envsuite").glob("*/page/**/*.[chjs]*")}
+    files = [
+        file for file in (ROOT / "envsuite").glob("*/page/**/*.*") if file.is_file() and "__pycache__" not in file.parts
+    ]
+    pages = {file.relative_to(ROOT).as_posix() for file in files}
     assert len(pages) > 10 and pages <= names
     assert not [
         name for name in names if "__pycache__" in name or "/." in name or name.endswith(("~", ".pyc", ".orig"))

@@ -23,7 +23,7 @@ from trainers.report.html import printable, write_html
 from trainers.report.methods import DEFAULT, OWN, Advantages, saved_advantages
 from trainers.report.plots import write_plots
 from trainers.report.run import RunData, iteration_of
-from trainers.report.stats import before_after_sheet
+from trainers.report.stats import before_after_sheet, before_after_table
 from trainers.settings.console import EscapingConsole
 from trainers.steps.parquet import StepKey, parse_action, read_table
 
@@ -95,8 +95,12 @@ def _run(options: argparse.Namespace, problems: Console) -> None:
 
 def _report(run: RunData, form: str, methods: list[str], problems: Console) -> None:
     """Prints what changed from the first evaluation to the last, and writes the plots and the page."""
+    console = EscapingConsole()
     for before, after in run.pairs():
-        sys.stdout.write(SHEETS[form]([before_after_sheet(before, after)]))
+        if form == "text":
+            console.print(before_after_table(before, after))
+        else:
+            sys.stdout.write(SHEETS[form]([before_after_sheet(before, after)]))
     for path in (*write_plots(run), write_html(run, methods)):
         _tell(problems, f"wrote {path}")
 

@@ -7,6 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rich.table import Table
+from rich.text import Text
+
 from envsuite.core.errors import DataError
 from envsuite.evaluation.groups import natural
 from envsuite.evaluation.sheets import Cell, Name, Sheet
@@ -243,9 +246,32 @@ def comparison(before: EvalResult, after: EvalResult) -> list[tuple[str, int, st
     return [(name, n, interval(old), interval(new), difference(old, new)) for name, n, (old, new) in rows]
 
 
+def _heads(before: EvalResult, after: EvalResult) -> tuple[str, ...]:
+    return ("tasks", "n", f"{before.name}, %", f"{after.name}, %", "change")
+
+
+def before_after_table(before: EvalResult, after: EvalResult) -> Table:
+    """Returns the comparison for the terminal: success rate per stratum, in percent."""
+    title = f"Success on {after.env_id}, split {after.split}"
+    table = Table(title=title, caption=NOTE, title_justify="left")
+    rows = comparison(before, after)
+    for index, head in enumerate(_heads(before, after)):
+        if index == 0:  # the column that may wrap on a narrow terminal
+            table.add_column(head, overflow="fold")
+        else:
+            width = max(len(head), *(len(str(row[index])) for row in rows))
+            table.add_column(head, justify="right", no_wrap=True, min_width=width)
+    for name, n, old, new, change in rows:
+        if name == "all":
+            table.add_section()
+        style = "bold green" if change.startswith("+") and change.endswith("*") else ""
+        table.add_row(*(Text(cell) for cell in (name, str(n), old, new)), Text(change, style=style))
+    return table
+
+
 def before_after_sheet(before: EvalResult, after: EvalResult) -> Sheet:
     """Returns the comparison for the formats of :data:`~envsuite.evaluation.writers.SHEETS`."""
     rows: list[tuple[Cell, ...]] = [(Name(name), str(n), *cells) for name, n, *cells in comparison(before, after)]
     title = Name(f"Success on {after.env_id}, split {after.split}")
-    heads = tuple(map(Name, ("tasks", "n", f"{before.name}, %", f"{after.name}, %", "change")))
+    heads = tuple(map(Name, _heads(before, after)))
     return Sheet(title, heads, tuple(tuple(block) for block in (rows[:-1], rows[-1:]) if block), 1, ((NOTE,),))

@@ -21,6 +21,7 @@ from rich.console import Console, ConsoleRenderable, RenderHook
 from rich.control import Control
 from rich.file_proxy import FileProxy
 from rich.segment import ControlType, Segment, Segments
+from rich.table import Table
 from rich.text import Text
 
 from envsuite.core.escaping import escape_lines
@@ -154,9 +155,11 @@ class RunProgress:
         _LOG.info("%s", text)
         self._say(text)
 
-    def table(self, text: str) -> None:
-        """Shows a table that stays on the screen; the log has its numbers."""
-        self._say(text)
+    def table(self, table: Table) -> None:
+        """Show a table that stays on the screen."""
+        with self._lock:
+            self._spoke = self._clock()
+            self.console.print(table)
 
     def _say(self, text: str, style: str = "") -> None:
         with self._lock:

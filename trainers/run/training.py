@@ -43,9 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _train(config: TrainConfig, resume: str | None, restarts: Restarts) -> int:
-    from envsuite.evaluation.writers import as_text
     from trainers.processes.distributed import make_accelerator, peers
-    from trainers.report.stats import before_after_sheet, first_and_last
+    from trainers.report.stats import before_after_table, first_and_last
     from trainers.rollout.engines import AUTO
     from trainers.run.assembly import Run
     from trainers.run.checkpoint import choose_checkpoint, engine_in
@@ -87,7 +86,7 @@ def _train(config: TrainConfig, resume: str | None, restarts: Restarts) -> int:
             report = _report(config, folder, progress)
             for before, after in first_and_last(evaluations):
                 if after is not before:
-                    progress.table(as_text([before_after_sheet(before, after)]))
+                    progress.table(before_after_table(before, after))
                 else:
                     where = f"{after.env_id}, split {after.split}"
                     progress.message(f"{where}: the weights did not change, so there is one evaluation")

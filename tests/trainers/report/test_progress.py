@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
+from rich.table import Table
 from waiting import until
 
 from envsuite.core.errors import DataError
@@ -124,7 +125,9 @@ def test_what_others_print_and_warn_stays_above_the_display(capsys: pytest.Captu
         progress.stage("rollout", 8)
         print("a stray print")
         logging.getLogger("trainers.rollout").warning("episode %d failed", 7)
-        progress.table("depth  success\n1      50 %\n")
+        table = Table("depth", "success")
+        table.add_row("1", "50 %")
+        progress.table(table)
     screen.feed(stream.getvalue(), 80)
     shown = [line for line in screen.lines if line.strip()]
     assert shown[:2] == ["a stray print", "warning: episode 7 failed"]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from rich.console import Console
 from synthetic_run import evaluate, make_episodes
 
 from envsuite.core.errors import DataError
@@ -16,6 +18,7 @@ from trainers.report.stats import (
     EvalResult,
     StratumResult,
     before_after_sheet,
+    before_after_table,
     comparison,
     difference,
     evaluate_summary,
@@ -44,19 +47,22 @@ def test_an_evaluation_counts_every_episode_but_those_that_failed() -> None:
         assert (empty.low, empty.high) == (0, 1)
 
 
-@pytest.mark.parametrize("long", [{}, {f"depth-{n}": f"pick_{n}_and_then_place_in_receptacle" for n in (1, 2, 3)}])
-def test_the_three_tables_hold_the_same_numbers_whatever_the_names(long: dict[str, str]) -> None:
+@pytest.mark.parametrize("width", [100, 80, 70])
+def test_the_three_tables_hold_the_same_numbers_whatever_the_names_and_the_width(width: int) -> None:
     rng = np.random.default_rng(0)
+    long = (
+        {} if width == 100 else {f"depth-{depth}": f"pick_{depth}_and_then_place_in_receptacle" for depth in (1, 2, 3)}
+    )
     before, after = (
         replace(one, strata=tuple(replace(s, stratum=long.get(s.stratum, s.stratum)) for s in one.strata))
         for one in (evaluate(rng, "before", 0, 0.3), evaluate(rng, "after", 9, 0.9))
     )
-    rows = comparison(before, after)
-    text, markdown, latex = (
-        SHEETS[form]([before_after_sheet(before, after)]) for form in ("text", "markdown", "latex")
-    )
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(before_after_table(before, after))
+    text, rows = console.export_text(), comparison(before, after)
+    markdown, latex = (SHEETS[form]([before_after_sheet(before, after)]) for form in ("markdown", "latex"))
     for row in rows:
-        for cell in map(str, row):
+        for cell in map(str, row[bool(long) :]):
             assert cell in text and cell in markdown.replace("\\", "") and in_latex(cell) in latex
     assert rows[-1][-1].endswith("*") and latex.count(r" \\") == 2 + len(rows)
 
@@ -128,3 +134,12 @@ def test_latex_says_what_it_would_read_as_a_command() -> None:
     assert r"50\%\_of \& \#1 \$2" in text and r"\toprule" in text and text.count(" & ") == 4 * 3
     lines = [line for line in text.splitlines() if " & " in line]
     assert [line.startswith("all &") for line in lines] == [False, False, True]
+
+
+@pytest.mark.parametrize(("before", "after", "bold"), [(LOW, HIGH, True), (HIGH, LOW, False), (LOW, LOW, False)])
+def test_an_improvement_that_is_one_stands_out(before: StratumResult, after: StratumResult, bold: bool) -> None:
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(before_after_table(result(before), result(after)))
+    text = console.export_text(styles=True)
+    change = difference(before, after)
+    assert change in text and ("\x1b[1;32m" + change in text) is bold

@@ -1,4 +1,4 @@
-"""Makes one HTTP request with a limit on silence and on slowness, which urllib leaves to its callers.
+"""Makes one HTTP request with a limit on silence and on the slowness of its body, which urllib leaves to its callers.
 
 urllib handles redirects, proxies (``HTTP_PROXY`` …) and TLS; no HTTP library offers resuming, so a dependency would not
 make this shorter.
@@ -100,7 +100,7 @@ class Patience:
     stall: float = 60.0
     """Period in seconds over which the rate is measured."""
     least_rate: float = 1024.0
-    """Bytes per second; a slower connection is closed and retried."""
+    """Bytes of the body per second; a slower connection is closed and retried."""
     sleep: Callable[[float], None] = time.sleep
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib import metadata
 
 from packaging.requirements import Requirement
+from packaging.version import InvalidVersion
 
 PACKAGE = "envsuite"
 
@@ -22,7 +23,10 @@ class Dependency:
     @property
     def fits(self) -> bool:
         """Whether a version is installed that fulfils the requirement."""
-        return self.version is not None and self.requirement.specifier.contains(self.version, prereleases=True)
+        try:
+            return self.version is not None and self.requirement.specifier.contains(self.version, prereleases=True)
+        except InvalidVersion:  # packaging before 26
+            return False
 
     @property
     def specifier(self) -> str:

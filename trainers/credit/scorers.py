@@ -75,7 +75,7 @@ class _ModelScorer(ABC, Generic[K, V]):
         return {}
 
     @cached_property
-    def _loaded(self) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
+    def _model(self) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
         import torch
         import transformers
         from safetensors import SafetensorError
@@ -95,7 +95,7 @@ class _ModelScorer(ABC, Generic[K, V]):
         fresh = [key for key in dict.fromkeys(keys) if key not in self._known]
         # Texts of like length share a batch, so that little of it is padding.
         fresh.sort(key=lambda key: len("".join(key)))
-        tokenizer, model = self._loaded
+        tokenizer, model = self._model
         for start in range(0, len(fresh), self.batch):
             batch = fresh[start : start + self.batch]
             tokens = tokenizer(batch, padding=True, truncation=True, max_length=self.max_tokens, return_tensors="pt")

@@ -99,7 +99,7 @@ def _takes_flash(query: Tensor, value: Tensor, sinks: Tensor | None, how: Scorin
 
 
 def _runs_flash(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether it is there, in this format: on GPUs from Ampere on, if PyTorch was built with it, and it is not off."""
+    """Whether PyTorch's FlashAttention runs on a device in a format: on GPUs from Ampere on, unless turned off."""
     if device.type != "cuda" or dtype != torch.bfloat16 or not torch.backends.cuda.is_flash_attention_available():
         return False
     is_on: bool = torch.backends.cuda.flash_sdp_enabled()  # type: ignore[no-untyped-call]

@@ -47,8 +47,9 @@ class ModelConfig:
     """Number format of forward passes: of policy, reference, critic and engine alike. Weights that are trained, their
     gradients and optimiser state are float32 always."""
     attention: AttentionKernel = "sdpa"
-    """Kernel of the trainer's attention: PyTorch's own (``sdpa``), FlexAttention, or FlashAttention 2 or 3 where these
-    are installed; the others need CUDA and ``compute_dtype: bfloat16``. Engines have their own."""
+    """Kernel of the trainer's attention: PyTorch's own (``sdpa``; on a GPU in bfloat16 its FlashAttention),
+    FlexAttention, or FlashAttention 2 or 3 where these are installed; the others need CUDA and ``compute_dtype:
+    bfloat16``. Engines have their own."""
     rows: Literal["auto", "always"] = "auto"
     """Whether each row of a batch is computed by itself, or what rows begin with alike is computed once. ``auto``: by
     itself only where the model cannot do the other, for example for ALiBi or Mamba-1."""

@@ -96,9 +96,9 @@ class Routing:
         if own is None:
             return torch.zeros(4, dtype=torch.long, device=others.device)
         is_known = others[:, 0, 0] != torch.iinfo(others.dtype).max
-        differs = (own.sort(-1).values != others.sort(-1).values).any(-1)[is_known]
-        choices = torch.tensor(differs.numel(), device=differs.device)
-        return torch.stack((is_known.sum(), differs.any(-1).sum(), choices, differs.sum()))
+        differs = (own.sort(-1).values != others.sort(-1).values).any(-1) & is_known[:, None]
+        known = is_known.sum()
+        return torch.stack((known, differs.any(-1).sum(), known * differs.shape[1], differs.sum()))
 
 
 class _ReplayMode(TorchFunctionMode):

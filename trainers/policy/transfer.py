@@ -1,4 +1,4 @@
-"""From main memory to the device that computes."""
+"""Copies of arrays from main memory to the device that computes."""
 
 from __future__ import annotations
 

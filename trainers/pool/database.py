@@ -19,7 +19,7 @@ FILE, LOCK = "pool.sqlite", "pool.lock"
 _APPLICATION, _VERSION = 0x656E7670, 2
 _TABLES = f"""
 BEGIN;
-CREATE TABLE pool (id TEXT NOT NULL, endings INTEGER NOT NULL);
+CREATE TABLE pool (id TEXT NOT NULL, endings INTEGER NOT NULL DEFAULT 0, dirty INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE sessions (number INTEGER PRIMARY KEY AUTOINCREMENT, session TEXT NOT NULL UNIQUE, about TEXT NOT NULL,
     source TEXT NOT NULL, env_id TEXT NOT NULL, task_id TEXT NOT NULL, group_name TEXT, group_id INTEGER,
     steps INTEGER NOT NULL DEFAULT 0, bare INTEGER NOT NULL DEFAULT 0,
@@ -30,7 +30,7 @@ CREATE INDEX by_group ON sessions (source, group_name);
 CREATE INDEX by_version ON sessions (newest, ended);
 CREATE TABLE tags (number INTEGER NOT NULL, tag TEXT NOT NULL, PRIMARY KEY (number, tag)) WITHOUT ROWID;
 CREATE TABLE steps (place INTEGER PRIMARY KEY, {", ".join(COLUMNS)}, UNIQUE (session, request));
-INSERT INTO pool VALUES ('{{}}', 0);
+INSERT INTO pool (id) VALUES ('{{}}');
 PRAGMA application_id = {_APPLICATION};
 PRAGMA user_version = {_VERSION};
 COMMIT;

@@ -102,6 +102,8 @@ class PoolWriter(Pool):
             stack.enter_context(write_lock(Path(folder), program))
             super().__init__(folder)
             stack.callback(lambda: self._base.close())
+            if self._rows("SELECT dirty FROM pool")[0]["dirty"]:  # a deletion was not ended
+                self._erase()
             self._held = stack.pop_all()
 
     def close(self) -> None:
@@ -244,9 +246,9 @@ class PoolWriter(Pool):
                 self._do(sql, self._row(session)["number"], tag)
 
     def delete(self, sessions: Iterable[str]) -> None:
-        """Deletes sessions; their bytes are gone from the files when it returns.
+        """Deletes sessions; their bytes are gone from the file when it returns.
 
-        On a full disk, a warning says where bytes stay until there is room to write the rest of a file anew.
+        On a full disk, or while a reader holds the file, a warning says that bytes stay until the pool is written next.
 
         Raises:
             UsageError: There is no such session; none is deleted then.
@@ -261,17 +263,26 @@ class PoolWriter(Pool):
                 self._base.close()
                 self._base = connect(self.folder, True, tight=True)
             self._forget(sessions)
+        self._erase()
+
+    def _erase(self) -> None:
+        """Writes the file anew without what was deleted."""
         with self._lock, naming_errors(self.folder):
+            reason = "a reader holds it"
             try:
                 self._do("VACUUM")
-                self._do("PRAGMA wal_checkpoint(TRUNCATE)")
+                if not self._rows("PRAGMA wal_checkpoint(TRUNCATE)")[0]["busy"]:
+                    self._do("UPDATE pool SET dirty = 0")
+                    return
             except sqlite3.OperationalError as error:
                 if not no_room(error):
                     raise
-                _LOG.warning("%s: no room to write it anew without what was deleted (%s)", self.folder / FILE, error)
+                reason = str(error)
+            _LOG.warning("%s has what was deleted until it is opened for writing again: %s", self.folder / FILE, reason)
 
     def _forget(self, sessions: Iterable[str]) -> None:
         with self.together():
+            self._do("UPDATE pool SET dirty = 1")
             for row in map(self._row, sessions):
                 for table, key in (("steps", "session"), ("tags", "number"), ("sessions", "number")):
                     self._do(f"DELETE FROM {table} WHERE {key} = ?", row["number"])

@@ -10,6 +10,7 @@ import threading
 import zlib
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from envsuite.core import ToolCall
 from envsuite.core.errors import DataError, UnknownName, UsageError
 from envsuite.playing.step import Episode, Step
 from trainers.pool import Pool, PoolWriter, Query
+from trainers.pool.database import connect
 from trainers.settings import ConfigError
 
 
@@ -230,6 +232,27 @@ def test_deleted_sessions_are_gone_from_the_files_and_others_stay(tmp_path: Path
         assert b"plain" in _content(tmp_path) and b"secret" not in _content(tmp_path)
         pool.open_session("new")
         assert pool.session("new").number == 8, "a number is never given twice"
+
+
+@pytest.mark.parametrize("stopped", ["by a kill", "by a reader"])
+def test_a_deletion_that_was_stopped_ends_when_the_pool_is_written_next(
+    tmp_path: Path, stopped: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with PoolWriter(tmp_path) as pool, ExitStack() as stack:
+        pool.store("s", episode(0, step(prompt_text="secret" * 9)))
+        if stopped == "by a kill":  # after what it stored, and before it writes the file anew
+            monkeypatch.setattr(PoolWriter, "_erase", lambda pool: None)
+        else:
+            base = stack.enter_context(closing(connect(tmp_path, False)))
+            base.execute("BEGIN")
+            base.execute("SELECT * FROM steps").fetchall()
+            pool._do("PRAGMA busy_timeout = 10")
+        pool.delete(["s"])
+        assert b"secret" in _content(tmp_path)
+        assert ("a reader holds it" in caplog.text) is (stopped == "by a reader")
+    monkeypatch.undo()
+    with PoolWriter(tmp_path):
+        assert b"secret" not in _content(tmp_path)
 
 
 def _content(folder: Path) -> bytes:

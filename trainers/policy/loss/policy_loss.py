@@ -166,7 +166,7 @@ def _mean(values: Tensor) -> Tensor:
 
 
 def read_scalars(scalars: Sequence[Tensor]) -> list[float]:
-    """Numbers on the first one's device, exactly; the host waits for it once."""
+    """Returns the scalars as floats, exactly; the host waits once."""
     if not scalars:
         return []
     numbers: list[float] = torch.stack([scalar.to(scalars[0].device, torch.float64) for scalar in scalars]).tolist()

@@ -138,7 +138,7 @@ def test_models_beside_the_policy_go_to_the_gpu(what: str, tmp_path: Path, monke
     monkeypatch.setattr(calibration, "load_model", lambda _: model("qwen2", 31))
     ways: dict[str, Callable[[], Any]] = {
         "calibrate": lambda: calibration.calibrate(tmp_path, None, 1, [], []),
-        "scorer": lambda: scorers.SentenceEmbedder(str(folder))._loaded,
+        "scorer": lambda: scorers.SentenceEmbedder(str(folder))._model,
         "imitate": lambda: imitate(SimpleNamespace(seed=0), model("qwen2", 31), None),  # type: ignore[arg-type]
         "selector": lambda: scorer_of(folder),
     }

@@ -1,7 +1,7 @@
-"""Makes one HTTP request with a limit on silence and on the slowness of its body, which urllib leaves to its callers.
+"""Makes one HTTP request with a deadline for every wait, which urllib leaves to its callers.
 
-urllib handles redirects, proxies (``HTTP_PROXY`` …) and TLS; no HTTP library offers resuming, so a dependency would not
-make this shorter.
+urllib handles redirects, proxies (``HTTP_PROXY`` …) and TLS; no HTTP library offers resuming or a deadline against a
+server that trickles, so a dependency would not make this shorter.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import http.client
 import re
+import socket
 import ssl
+import threading
 import time
 import urllib.error
 import urllib.parse
@@ -58,20 +60,63 @@ class DownloadAnswer:
     """Returns the next bytes of the body, ``b""`` at its end. Raises :class:`TemporaryFailure` if it fails."""
 
 
-class _Rate:
-    """Measures how fast a body comes; the timeout of a socket detects silence only, not a trickle."""
+class _Watch:
+    """Closes a connection that delivers fewer than ``least`` bytes in ``seconds``.
 
-    def __init__(self, patience: Patience) -> None:
-        self._patience, self._since, self._size = patience, time.monotonic(), 0
+    The timeout of a socket only detects silence, not a trickle. A thread closes the connection, because the reader may
+    be inside the library, at the headers or at the length of a chunk.
+    """
 
-    def count(self, size: int) -> None:
-        """Counts bytes that came. Raises :class:`TemporaryFailure` if they were too few in the last period."""
-        self._size += size
-        seconds = time.monotonic() - self._since
-        if seconds >= self._patience.stall:
-            if self._size < self._patience.least_rate * seconds:
-                raise TemporaryFailure("it sends too slowly")
-            self._since, self._size = self._since + seconds, 0
+    def __init__(self, seconds: float, least: int) -> None:
+        self.expired = False
+        self.received = 0
+        self.socket: socket.socket | None = None
+        self._seconds = seconds
+        self._least = least
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="envsuite-data-watch", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        before: int | None = None  # periods that begin before the connection exists are not counted
+        while not self._stop.wait(self._seconds):
+            now = self.received
+            if before is not None and now - before < self._least:
+                self.expired = True
+                if self.socket is not None:
+                    with contextlib.suppress(OSError):  # the connection has ended meanwhile
+                        # socket.socket's method: the TLS socket's own would let the reader see encrypted bytes
+                        socket.socket.shutdown(self.socket, socket.SHUT_RDWR)
+                return
+            before = now if self.socket is not None else None
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+def _class_for(kind: type[http.client.HTTPConnection], watch: _Watch) -> Callable[..., http.client.HTTPConnection]:
+    class DownloadConnection(kind):  # type: ignore[misc, valid-type]
+        def connect(self) -> None:
+            super().connect()
+            watch.socket = self.sock
+
+    return DownloadConnection
+
+
+def _handlers(watch: _Watch) -> tuple[urllib.request.BaseHandler, ...]:
+    """Returns handlers of HTTP and HTTPS whose connections are watched."""
+
+    class WatchedHttp(urllib.request.HTTPHandler):
+        def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+            return self.do_open(_class_for(http.client.HTTPConnection, watch), req)
+
+    class WatchedHttps(urllib.request.HTTPSHandler):
+        def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+            kind = _class_for(http.client.HTTPSConnection, watch)
+            return self.do_open(kind, req, context=ssl.create_default_context())
+
+    return WatchedHttp(), WatchedHttps()
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
@@ -100,7 +145,7 @@ class Patience:
     stall: float = 60.0
     """Period in seconds over which the rate is measured."""
     least_rate: float = 1024.0
-    """Bytes of the body per second; a slower connection is closed and retried."""
+    """Bytes per second; a slower connection is closed and retried."""
     sleep: Callable[[float], None] = time.sleep
 
 
@@ -122,27 +167,31 @@ def answer_to(url: str, headers: Mapping[str, str], patience: Patience) -> Itera
         with _local(url) as answer:
             yield answer
         return
-    opener = urllib.request.build_opener(_Redirects())
-    opener.addheaders = []
+    watch = _Watch(patience.stall, int(patience.least_rate * patience.stall))
     try:
-        response = opener.open(urllib.request.Request(url, headers=dict(headers)), timeout=patience.timeout)
-    except urllib.error.HTTPError as error:
-        with error:
-            raise _failure(error, patience.longest_wait) from error
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        raise _connection_failure(error) from error
-    with response:
-        rate = _Rate(patience)
-        yield DownloadAnswer(response.status, response.headers, lambda: _read(response, rate))
+        opener = urllib.request.build_opener(*_handlers(watch), _Redirects())
+        opener.addheaders = []
+        try:
+            response = opener.open(urllib.request.Request(url, headers=dict(headers)), timeout=patience.timeout)
+        except urllib.error.HTTPError as error:
+            with error:
+                raise _failure(error, patience.longest_wait) from error
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise _connection_failure(error, watch) from error
+        with response:
+            yield DownloadAnswer(response.status, response.headers, lambda: _read(response, watch))
+    finally:
+        watch.stop()
 
 
-def _read(response: http.client.HTTPResponse, rate: _Rate) -> bytes:
+def _read(response: http.client.HTTPResponse, watch: _Watch) -> bytes:
     try:
         chunk = response.read1(CHUNK)
     except (OSError, http.client.HTTPException) as error:
-        raise _connection_failure(error) from error
-    if chunk:
-        rate.count(len(chunk))
+        raise _connection_failure(error, watch) from error
+    if watch.expired:
+        raise _connection_failure(TimeoutError(), watch)
+    watch.received += len(chunk)
     return chunk
 
 
@@ -167,8 +216,10 @@ def _read_local(file: IO[bytes]) -> bytes:
         raise DownloadRefused(error.strerror or str(error)) from error
 
 
-def _connection_failure(error: BaseException) -> Exception:
+def _connection_failure(error: BaseException, watch: _Watch) -> Exception:
     """Returns the exception for a connection that failed with ``error``."""
+    if watch.expired:
+        return TemporaryFailure("it sends too slowly, or nothing at all")
     cause = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(cause, ssl.SSLCertVerificationError):
         return DownloadRefused(f"its certificate is not valid ({cause.verify_message}); a wrong clock, or a proxy?")

@@ -99,6 +99,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self._head(200, {"Content-Encoding": "gzip", "Content-Length": str(len(content))}, content)
             case "silent":
                 self.faulty.quit.wait(60)
+            case "trickles headers":
+                self._trickle(b"HTTP/1.1 200 OK\r\nX-Long: " + b"x" * 1000)
             case "trickles":
                 self._head(200, {"Content-Length": str(len(content))})
                 self._trickle(content)

@@ -245,8 +245,8 @@ def test_a_server_that_asks_for_too_much_time_is_given_up(server: Faulty, tmp_pa
     assert not WAITS
 
 
-@pytest.mark.parametrize("fault", ["silent", "trickles"])
-def test_silence_and_a_slow_body_are_tried_again(server: Faulty, tmp_path: Path, fault: str) -> None:
+@pytest.mark.parametrize("fault", ["silent", "trickles", "trickles headers"])
+def test_no_server_can_hold_us_up(server: Faulty, tmp_path: Path, fault: str) -> None:
     # On a busy machine an honest answer may take longer than the limit too; it is tried again.
     patience = replace(PATIENCE, attempts=20, timeout=0.2, stall=0.2, least_rate=1000.0)
     began = time.monotonic()

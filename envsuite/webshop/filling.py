@@ -97,7 +97,7 @@ class CatalogueFilling:
                 for row in self._connection.execute("SELECT asin, title, price_tag, body FROM products"):
                     self._index_product(unpack(*row))
                 return True
-        except (sqlite3.DatabaseError, ValueError):
+        except (sqlite3.DatabaseError, ValueError, KeyError, TypeError):
             pass  # killed before the first step, or by a crash of the machine: nothing to resume
         self.close()
         return False

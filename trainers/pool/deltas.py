@@ -17,16 +17,15 @@ from envsuite.playing.step import Step
 from trainers.steps.parquet import step_of, step_row
 from trainers.steps.prefixes import common_length
 
-COLUMNS = {
-    **dict.fromkeys(("session", "request", "parent", "kept", "kept_text"), int),
-    **dict.fromkeys(("prompt_ids", "response_ids", "response_logprobs", "policy_version"), bytes),
-    **{"prompt_text": str, "rest": bytes, "digest": bytes},
-}
+COLUMNS = (
+    *("session", "request", "parent", "kept", "kept_text", "prompt_ids", "response_ids", "response_logprobs"),
+    *("policy_version", "prompt_text", "rest", "digest"),
+)
 """Columns of a row. ``kept`` and ``kept_text`` are the tokens of the prompt and response, and the characters of the
 text, of the ``parent``, an earlier request of its session, with which the prompt begins; ``prompt_ids`` and
 ``prompt_text`` are the rest. Arrays are int32, int32, float32 and int64; one version stands for all tokens of a
-response. ``rest`` has the other fields as JSON. What is bytes is compressed, but ``digest``, which tells the
-step, as it was given, from others."""
+response. ``rest`` has the other fields as JSON. It and the arrays are compressed. ``digest`` tells the step, as it was
+given, from others."""
 _KINDS = {"prompt_ids": np.int32, "response_ids": np.int32, "response_logprobs": np.float32, "policy_version": np.int64}
 Row = dict[str, Any]
 

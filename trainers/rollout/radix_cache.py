@@ -157,6 +157,7 @@ class RadixCache:
         self._numbers = itertools.count(1)
         self._vacant = list(range(self._rows))[::-1]
         self._planned: list[RadixNode] = []
+        self._free_now: float | None = None
         self._clock = 0
         self._longest = 0
 
@@ -171,7 +172,13 @@ class RadixCache:
     @property
     def room(self) -> float:
         """Tokens that there is memory for, those that are kept included: a share of it, :data:`MEMORY`."""
-        return MEMORY * (self._free() + self.pages.size) / self.token_bytes if self.token_bytes else math.inf
+        return MEMORY * (self._free_bytes() + self.pages.size) / self.token_bytes if self.token_bytes else math.inf
+
+    def _free_bytes(self) -> float:
+        """Bytes of memory that are free, asked for once a step: buffers grow while the model computes."""
+        if self._free_now is None:
+            self._free_now = self._free()
+        return self._free_now
 
     @property
     def state_bound(self) -> int:
@@ -182,7 +189,7 @@ class RadixCache:
             return 0
         if self._state_bytes is not None:
             return self._state_bytes // size
-        return int(min(4 * self._rows, max(0, MEMORY * (self._free() + self.states.size) / size - self._rows)))
+        return int(min(4 * self._rows, max(0, MEMORY * (self._free_bytes() + self.states.size) / size - self._rows)))
 
     # -- running sequences -----------------------------------------------------------------------------------------
 
@@ -251,7 +258,7 @@ class RadixCache:
         """Takes what was planned as stored."""
         for node in self._planned:
             node.planned = 0
-        self._planned, self.branches = [], []
+        self._planned, self.branches, self._free_now = [], [], None
         self.token_bytes = self.pages.size / max(self.pages.count * PAGE, 1)
 
     def finish(self, sequence: CachedSequence) -> RadixNode:

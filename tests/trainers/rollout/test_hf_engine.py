@@ -161,6 +161,15 @@ def test_keys_and_values_take_no_more_than_a_share_of_the_free_memory(
     assert plain._cache.pages.count * PAGE > 1500
 
 
+def test_free_memory_is_asked_once_a_step_however_many_requests_begin_and_end() -> None:
+    engine = HFEngine(tiny_model("llama"), max_batch=8)
+    questions: list[int] = []
+    engine._cache._free = lambda: questions.append(0) or 1e9
+    computed = count_computed(engine)
+    engine.generate(prompts_of(0, (40,) * 30), Sampling(max_tokens=5), seed=0)
+    assert len(computed) == 20 and 0 < len(questions) <= len(computed)
+
+
 def test_one_request_runs_however_little_memory_there_is() -> None:
     engine = HFEngine(tiny_model("llama"), max_batch=4)
     engine._cache._free = lambda: 0.0

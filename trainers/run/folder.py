@@ -214,11 +214,11 @@ class RunFolder:
     def _text(self, episodes: Sequence[Episode]) -> dict[tuple[int, int], tuple[str, str]]:
         """Prompt and response of every step, for reading."""
         steps = [(episode.episode_id, step) for episode in episodes for step in episode.steps]
-        prompts = [readable(self.tokenizer, step.prompt_ids) for _, step in steps]
-        responses = self.tokenizer.batch_decode([step.response_ids.tolist() for _, step in steps])
+        different = {ids.tobytes(): ids for _, step in steps for ids in (step.prompt_ids, step.response_ids)}
+        texts = {key: readable(self.tokenizer, ids) for key, ids in different.items()}  # groups repeat themselves
         return {
-            (episode_id, step.t): (prompt, response)
-            for (episode_id, step), prompt, response in zip(steps, prompts, responses, strict=True)
+            (episode_id, step.t): (texts[step.prompt_ids.tobytes()], texts[step.response_ids.tobytes()])
+            for episode_id, step in steps
         }
 
 

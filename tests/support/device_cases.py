@@ -50,13 +50,18 @@ class Outcome:
     copies: dict[str, int]
 
 
+def _registered() -> Any:
+    """The device, on which the engine attends as on CUDA."""
+    transfer.PINNED |= {DEVICE}
+    slot_attention.EFFICIENT |= {DEVICE}
+    HFEngine._check_model = lambda self: None  # type: ignore[method-assign]  # compares numbers, which mean nothing here
+    return register()
+
+
 def run(accelerator: Accelerator, names: Sequence[str]) -> dict[str, Outcome]:
     """Runs the cases one after the other."""
-    kept = register()
-    transfer.PINNED |= {DEVICE}
-    slot_attention.EFFICIENT |= {DEVICE}  # what stands for CUDA attends as CUDA does
+    kept = _registered()
     AttentionInterface.register("test_varlen", partial(varlen_tree_attention, varlen=lambda: _copies))
-    HFEngine._check_model = lambda self: None  # type: ignore[method-assign]  # compares numbers, which mean nothing here
     found = {}
     for name in names:
         gpu = FakeGPU()
@@ -238,6 +243,29 @@ def operations(accelerator: Accelerator) -> dict[str, int]:
     del kept
     forward, both = (counts[1] - counts[0]).tolist()
     return {"a layer, forward": forward, "a layer, with backward": both, "the rest": int(counts[0][1]) - 2 * both}
+
+
+def decoding(accelerator: Accelerator) -> dict[str, int]:
+    """Operations on the device, waits and copies of the last decoding step of two groups, in bfloat16."""
+    kept, steps = _registered(), []
+    for layers in (2, 3):
+        shape = {**SHAPES["tiny"], "vocab_size": SIZE, "num_hidden_layers": layers}
+        base, gpu = (
+            AutoModelForCausalLM.from_config(Qwen2Config(**shape, bos_token_id=None, eos_token_id=None)),
+            FakeGPU(),
+        )
+        with gpu:
+            ours = HFEngine(gpu.moved(base), compute_dtype="bfloat16")
+            ours.submit([Request(i, (np.arange(1024) * (i % 2 + 1)) % SIZE, Sampling(max_tokens=4)) for i in range(64)])
+            for _ in range(3):
+                ours.poll(0.0)
+            gpu.operations = 0
+            gpu.waits.clear(), gpu.copies.clear()
+            assert len(ours.poll(0.0)) == 64
+        steps.append(gpu.operations)
+    del kept
+    layer, waits, copies = steps[1] - steps[0], sum(gpu.waits.values()), sum(gpu.copies.values())
+    return {"a layer": layer, "the rest": steps[0] - 2 * layer, "waits": waits, "copies": copies}
 
 
 def mixes(accelerator: Accelerator) -> dict[str, str | None]:

@@ -31,11 +31,15 @@ def as_computed(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(tensor.to(dtype) for tensor in tensors)
 
 
-def rounded_weights(model: nn.Module, compute_dtype: ComputeDtype, trained: bool) -> dict[str, Tensor]:
+Weights = dict[tuple[nn.Module, str], Tensor]
+"""By module and name there."""
+
+
+def rounded_weights(model: nn.Module, compute_dtype: ComputeDtype, trained: bool) -> Weights:
     """Copies of the weights of linear layers as autocast makes them in each pass, for many passes between two updates.
 
-    They go to ``torch.func.functional_call``, with ``tie_weights=False``; it then computes, bit for bit, what it would
-    without them. Empty where nothing is rounded.
+    By :func:`weights_replaced` the model then computes, bit for bit, what it would without them. Empty where nothing
+    is rounded.
 
     Args:
         model: The model.
@@ -45,11 +49,25 @@ def rounded_weights(model: nn.Module, compute_dtype: ComputeDtype, trained: bool
     if compute_dtype == "float32":
         return {}
     return {
-        f"{name}.{part}": parameter.detach().to(torch.bfloat16)
-        for name, module in model.named_modules()
+        (module, part): parameter.detach().to(torch.bfloat16)
+        for module in model.modules()
         for part, parameter in module.named_parameters(recurse=False)
         if parameter.requires_grad == trained and is_rounded(module, parameter)
     }
+
+
+@contextmanager
+def weights_replaced(weights: Weights) -> Iterator[None]:
+    """These weights in the place of the modules' own."""
+    places = [(vars(module)["_parameters"], name, tensor) for (module, name), tensor in weights.items()]
+    before = [parameters[name] for parameters, name, _ in places]
+    try:
+        for parameters, name, tensor in places:
+            parameters[name] = tensor
+        yield
+    finally:
+        for (parameters, name, _), own in zip(places, before, strict=True):
+            parameters[name] = own
 
 
 def is_rounded(module: nn.Module, parameter: nn.Parameter) -> bool:

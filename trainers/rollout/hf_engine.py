@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.func import functional_call
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from envsuite.core.errors import UsageError
@@ -23,10 +22,11 @@ from envsuite.playing.step import Parts
 from envsuite.prompting.images import renumber_images
 from trainers.policy.attention import attending, evaluating, narrow_windows, unsupported_reason
 from trainers.policy.config import ComputeDtype
-from trainers.policy.precision import computing, float32_weights, rounded_weights
+from trainers.policy.precision import Weights, computing, float32_weights, rounded_weights, weights_replaced
 from trainers.policy.recurrent import is_recurrent
 from trainers.policy.routing import routing
 from trainers.policy.rows import ALWAYS, rows_reason, use_rows
+from trainers.policy.transfer import to_device
 from trainers.policy.vision import model_inputs, own_positions
 from trainers.processes.memory import free
 from trainers.rollout.engine import (
@@ -119,8 +119,8 @@ class HFEngine(Engine):
         self.max_batch = max_batch
         self.compute_dtype: ComputeDtype = compute_dtype
         self._copy: ModelCopy | None = None
-        self._frozen: dict[str, Tensor] | None = None
-        self._rounded: dict[str, Tensor] | None = None
+        self._frozen: Weights | None = None
+        self._rounded: Weights | None = None
         self.policy_version = 0
         self._unseeded = 0
         self._vocabulary: int = model.config.get_text_config(decoder=True).vocab_size
@@ -140,15 +140,10 @@ class HFEngine(Engine):
     @classmethod
     def check_model(cls, options: Mapping[str, Any], settings: PreTrainedConfig, path: str) -> None:
         """Refuses sequences that are longer than the model's, and a cache of less than nothing."""
-        tokens = options.get("cache_tokens")
-        if isinstance(tokens, int) and tokens < 0:
-            raise ConfigError(
-                f"rollout.engine_options: cache_tokens is {tokens}, but must be 0 or more; 0 keeps no keys and values "
-                "of requests that have ended, and without it they are kept as long as the running requests' twice"
-            )
-        size = options.get("state_bytes")
-        if isinstance(size, int) and size < 0:
-            raise ConfigError(f"rollout.engine_options: state_bytes is {size}, but must be 0 or more")
+        for name, what in (("cache_tokens", "keys and values"), ("state_bytes", "states")):
+            if isinstance(most := options.get(name), int) and most < 0:
+                effect = f"0 keeps no {what} of requests that have ended"
+                raise ConfigError(f"rollout.engine_options: {name} is {most}, but must be 0 or more; {effect}")
         check_length("max_length", options.get("max_length"), settings, path)
 
     @classmethod
@@ -346,9 +341,6 @@ class HFEngine(Engine):
         with evaluating(self.model), attending(self.model, NAME), computing(compute_dtype, self.model.device):
             yield
 
-    def _tensor(self, array: NDArray[np.int64]) -> Tensor:
-        return torch.from_numpy(array).to(self.model.device)
-
     def _forward(self, sequences: Sequence[Cached], cache: RadixCache, every: bool = False) -> Tensor:
         """Compute what is planned for ``sequences``.
 
@@ -364,13 +356,13 @@ class HFEngine(Engine):
             plan.carry(sequences, last)
         arguments = {
             **model_inputs(self.model, plan.tokens, self._images.images),
-            "position_ids": self._tensor(self._positions_of(plan)),
+            "position_ids": to_device(self._positions_of(plan), self.model.device),
             "use_cache": False,
-            "logits_to_keep": 0 if every else self._tensor(np.array(last)),
+            "logits_to_keep": 0 if every else to_device(np.array(last), self.model.device),
             "slot_plan": plan,
         }
-        with routing(self.model) as choices:
-            output = functional_call(self.model, self._rounded or {}, kwargs=arguments, tie_weights=False)
+        with weights_replaced(self._rounded or {}), routing(self.model) as choices:
+            output = self.model(**arguments)
         experts = choices.experts(self.model)
         self.records_experts = experts is not None
         if experts is not None:
@@ -450,5 +442,5 @@ class HFEngine(Engine):
             if cache.states is not None and self._cache.states is not None:
                 self._cache.states.slot_bytes = cache.states.slot_bytes
             with attending(self.model, "eager"):  # which knows a soft cap in every version of transformers
-                own = torch.cat([self.model(self._tensor(prompt)[None]).logits[0] for prompt in prompts]).float()
+                own = torch.cat([self.model(to_device(p, self.model.device)[None]).logits[0] for p in prompts]).float()
         return ours.log_softmax(-1), own.log_softmax(-1)

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.func import functional_call
 from transformers import DynamicCache
 from transformers.generation.configuration_utils import GenerationMode
 
@@ -24,7 +23,7 @@ from trainers.policy.attention import attending, evaluating, narrow_windows
 from trainers.policy.config import ComputeDtype
 from trainers.policy.flat import flatten
 from trainers.policy.kernels import kernel_of
-from trainers.policy.precision import computing, float32_weights
+from trainers.policy.precision import computing, float32_weights, weights_replaced
 from trainers.policy.selfcheck import FAILURES, check_policy
 from trainers.policy.tree import TokenSequence, token_tree
 from trainers.policy.vision import model_inputs, own_positions
@@ -117,10 +116,6 @@ class PlainEngine(HFEngine):
         super()._forget()
         self._wave = None
 
-    def call(self, arguments: dict[str, Any]) -> Any:
-        """Calls the model with its linear layers' weights in the compute format."""
-        return functional_call(self.model, self._rounded or {}, kwargs=arguments, tie_weights=False)
-
     @property
     def images(self) -> Sequence[Pixels]:
         """The images that ids below -1 are parts of."""
@@ -203,7 +198,8 @@ class _Wave:
             last = torch.tensor([[int(row.context[-1])] for row in self.rows], device=model.device)
             self._ids = torch.cat([self._ids, last], 1)
             inputs = model.prepare_inputs_for_generation(self._ids, next_sequence_length=1, **self._model_kwargs)
-        output = engine.call(inputs)
+        with weights_replaced(engine._rounded or {}):
+            output = model(**inputs)
         self._model_kwargs = model._update_model_kwargs_for_generation(output, self._model_kwargs)
         self._model_kwargs.pop("mm_encoder_outputs", None)
         logits: Tensor = output.logits[:, -1]

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from envsuite.playing.engine import Sampling
 from trainers.policy.guard import DivergenceError
+from trainers.policy.transfer import to_device
 
 _MASK = (1 << 64) - 1
 _BLOCK = 256  # the vocabulary is summed in blocks of this many tokens
@@ -38,8 +39,10 @@ def _finalise(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return value ^ (value >> np.uint64(31))
 
 
-def sample(logits: Tensor, settings: Sequence[Sampling], draws: NDArray[np.float64]) -> tuple[Tensor, Tensor]:
-    """One token for each row.
+def sample(
+    logits: Tensor, settings: Sequence[Sampling], draws: NDArray[np.float64]
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """One token for each row, read from the device at once.
 
     Args:
         logits: Shape (rows, vocabulary), any floating type.
@@ -56,16 +59,10 @@ def sample(logits: Tensor, settings: Sequence[Sampling], draws: NDArray[np.float
     logits = logits.float()
     first = settings[0]
     if any(s.temperature not in (0, 1) for s in settings):
-        divisors = torch.tensor([s.temperature or 1.0 for s in settings], device=logits.device)
-        logits = logits / divisors[:, None]
+        divisors = np.array([s.temperature or 1.0 for s in settings], np.float32)
+        logits = logits / to_device(divisors, logits.device)[:, None]
     normaliser = logits.logsumexp(-1)
-    if not bool(torch.isfinite(normaliser).all()):
-        raise DivergenceError(
-            "sampling: the model's logits are not finite, so its weights are not, or are so large that they overflow; "
-            "a run that came to this goes on from an earlier checkpoint with a lower optim.lr",
-            weights_good=False,
-        )
-    uniform = torch.from_numpy(draws).to(logits.device)
+    uniform = to_device(draws, logits.device)
     if all(s is first or _shape(s) == _shape(first) for s in settings):
         ids = _draw(logits, normaliser, first, uniform)
     else:
@@ -74,9 +71,17 @@ def sample(logits: Tensor, settings: Sequence[Sampling], draws: NDArray[np.float
         for row, s in enumerate(settings):
             kinds.setdefault(_shape(s), []).append(row)
         for rows in kinds.values():
-            index = torch.tensor(rows, device=logits.device)
+            index = to_device(np.array(rows), logits.device)
             ids[index] = _draw(logits[index], normaliser[index], settings[rows[0]], uniform[index])
-    return ids, logits.gather(1, ids[:, None])[:, 0] - normaliser
+    logprobs = logits.gather(1, ids.clamp_max(logits.shape[1] - 1)[:, None])[:, 0] - normaliser
+    values = torch.stack((ids.double(), logprobs.double())).cpu().numpy()
+    if not np.isfinite(values[1]).all():  # as those of the rows whose logits are not
+        raise DivergenceError(
+            "sampling: the model's logits are not finite, so its weights are not, or are so large that they overflow; "
+            "a run that came to this goes on from an earlier checkpoint with a lower optim.lr",
+            weights_good=False,
+        )
+    return values[0].astype(np.int64), values[1].astype(np.float32)
 
 
 def _shape(sampling: Sampling) -> tuple[float, float, int]:
@@ -125,6 +130,10 @@ def _invert(weights: Tensor, uniform: Tensor) -> Tensor:
 
 
 def _first_above(running: Tensor, target: Tensor) -> Tensor:
-    """First index whose running sum is above ``target``; rounding never selects an index of weight zero."""
+    """First index whose running sum is above ``target``; rounding never selects an index of weight zero.
+
+    The last index where sums are not numbers.
+    """
     last = torch.nextafter(running[:, -1], torch.zeros_like(target))
-    return torch.searchsorted(running, torch.minimum(target, last)[:, None], right=True)[:, 0]
+    index = torch.searchsorted(running, torch.minimum(target, last)[:, None], right=True)[:, 0]
+    return index.clamp_max(running.shape[1] - 1)

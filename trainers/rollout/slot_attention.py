@@ -24,7 +24,7 @@ from trainers.policy.attention import Scoring
 from trainers.policy.precision import as_computed
 from trainers.policy.tree_plan import merge_attention
 from trainers.rollout.kv_cache import KeysValues
-from trainers.rollout.step_plan import Call, Span, StepPlan
+from trainers.rollout.step_plan import Call, Places, Span, StepPlan
 
 NAME = "envsuite_slots"
 _QUERIES = 512  # tokens whose windows are attended to at a time
@@ -115,7 +115,7 @@ def slot_attention(
         if plan.short:
             _attend_calls(plan, queries[: plan.short_tokens], buffers, window, how, out)
     for span in plan.long:
-        _attend_span(plan, span, queries, buffers, window, how, out)
+        _attend_span(plan, span, queries, (key[0], value[0]), buffers, window, how, out)
     return out[None], None
 
 
@@ -165,14 +165,14 @@ def _attend_calls(
     parts: tuple[Tensor, Tensor] | None = None
     calls: list[Call] = plan.once(("calls", window), lambda: plan.calls(window))
     for number, call in enumerate(calls):
-        call_queries = queries.index_select(0, call.tokens)
-        keys, values = (part.index_select(1, call.slots.flatten()) for part in buffers)
-        if call.slots.dim() == 1:
+        call_queries = _select(queries, 0, call.tokens)
+        keys, values = (_select(part, 1, call.keys) for part in buffers)
+        if call.per_token is None:
             result, sums = attend(_group_heads(call_queries, key_heads), keys[None], values[None], None, how)
             attention = _ungroup_heads(result, len(call_queries)), _ungroup_heads(sums, len(call_queries))
         else:
-            shape = (key_heads, *call.slots.shape, -1)
-            keys, values = (part.view(shape).transpose(0, 1) for part in (keys, values))
+            room = call.per_token
+            keys, values = (part.view(key_heads, -1, room, part.shape[2]).transpose(0, 1) for part in (keys, values))
             mask = None
             if call.hidden is not None:
                 make_mask = partial(additive, call.hidden[:, None, None], queries.dtype)
@@ -180,27 +180,35 @@ def _attend_calls(
             result, sums = attend(call_queries.view(len(call_queries), key_heads, -1, dim), keys, values, mask, how)
             attention = result.flatten(1, 2), sums.flatten(1, 2)
         if len(calls) == 1:
-            out.index_copy_(0, call.tokens, attention[0].to(out.dtype))
+            out[call.tokens] = attention[0].to(out.dtype)
             return
         if parts is None:
             none = torch.full(queries.shape[:2], -torch.inf, device=queries.device)
-            parts = torch.zeros_like(out[: len(queries)]), none
-        before = tuple(part.index_select(0, call.tokens) for part in parts)
-        for part, new in zip(parts, merge_attention((before[0], before[1]), attention), strict=True):
-            part.index_copy_(0, call.tokens, new)
-    assert parts is not None
-    out[: len(queries)] = parts[0]
+            parts = out[: len(queries)].zero_(), none
+        if not call.is_first:
+            before = (_select(parts[0], 0, call.tokens), _select(parts[1], 0, call.tokens))
+            attention = merge_attention(before, attention)
+        for part, new in zip(parts, attention, strict=True):
+            part[call.tokens] = new
+
+
+def _select(rows: Tensor, dim: int, places: Places) -> Tensor:
+    """The rows at these places of a dimension; neighbours are not copied."""
+    if isinstance(places, slice):
+        return rows.narrow(dim, places.start, places.stop - places.start)
+    return rows.index_select(dim, places)
 
 
 def _attend_span(
-    plan: StepPlan, span: Span, queries: Tensor, buffers: KeysValues, window: int | None, how: Scoring, out: Tensor
-) -> None:
+    plan: StepPlan, span: Span, queries: Tensor, new: KeysValues, buffers: KeysValues, window: int | None, how: Scoring,
+    out: Tensor,
+) -> None:  # fmt: skip
     """Computes attention of several new tokens of one sequence: to what was before them, and to each other."""
     row, here, dtype = span.row, slice(span.begin, span.end), queries.dtype
-    slots = plan.once(("span", span.begin), lambda: plan.tensor(row.slots[: row.length]))
     span_queries, count = queries[here], span.end - span.begin
     key_heads, groups = buffers[0].shape[0], queries.shape[1] // buffers[0].shape[0]
     if window is not None:
+        slots = plan.once(("span", span.begin), lambda: plan.tensor(row.slots[: row.length]))
         for begin in range(0, count, _QUERIES):
             end = min(begin + _QUERIES, count)
             first = max(0, row.ready + begin + 1 - window)
@@ -210,13 +218,12 @@ def _attend_span(
             result, _ = attend(_group_heads(span_queries[begin:end], key_heads), keys, values, mask, how)
             out[span.begin + begin : span.begin + end] = _ungroup_heads(result, end - begin)
         return
-    keys, values = (
-        part.index_select(1, slots[row.ready :]).to(dtype).repeat_interleave(groups, 0)[None] for part in buffers
-    )
+    keys, values = (part[:, here].repeat_interleave(groups, 0)[None] for part in new)
     result, sums = attend(span_queries.transpose(0, 1)[None], keys, values, None, how, causal=True)
     attention = result[0].transpose(0, 1), sums[0].transpose(0, 1)
     if row.ready:
-        keys, values = (part.index_select(1, slots[: row.ready]).to(dtype)[None] for part in buffers)
+        before = plan.once(("before", span.begin), lambda: plan.places(row.slots[: row.ready]))
+        keys, values = (_select(part, 1, before).to(dtype)[None] for part in buffers)
         result, sums = attend(_group_heads(span_queries, key_heads), keys, values, None, how)
         attention = merge_attention(attention, (_ungroup_heads(result, count), _ungroup_heads(sums, count)))
     out[here] = attention[0]

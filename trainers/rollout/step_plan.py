@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from trainers.policy.transfer import to_device
 from trainers.rollout.kv_cache import Ints
 from trainers.rollout.radix_cache import CachedSequence as Row
 from trainers.rollout.radix_cache import RadixCache
@@ -26,6 +27,10 @@ COMPILED = find_spec("numba") is not None
 """Whether the kernel for CPUs can be compiled."""
 
 T = TypeVar("T")
+
+
+Places = Tensor | slice
+"""Indices, shape (n,), or a range of them."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +51,16 @@ class Span:
 class Call:
     """Attention of single tokens that is one call."""
 
-    tokens: Tensor
-    """Their indices in the flat batch, shape (tokens,)."""
-    slots: Tensor
-    """Slots of the keys that they see: shape (keys,), all the same ones; or (tokens, keys), each its own."""
+    tokens: Places
+    """Their indices in the flat batch."""
+    keys: Places
+    """Slots of the keys that they see."""
+    per_token: int | None
+    """Number of keys of each, one token after the other; ``None``: all see the same ones."""
     hidden: Tensor | None
     """Which of its own keys each does not see, shape (tokens, keys); ``None``: it sees all."""
+    is_first: bool
+    """Whether no call before has any of the tokens."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +153,12 @@ class StepPlan:
 
     def tensor(self, array: NDArray[Any]) -> Tensor:
         """The array on the model's device."""
-        return torch.from_numpy(array).to(self.device)
+        return to_device(array, self.device)
+
+    def places(self, array: Ints) -> Places:
+        """The indices on the model's device, or as a range if they are one."""
+        first, is_range = int(array[0]), bool((np.diff(array) == 1).all())
+        return slice(first, first + len(array)) if is_range else self.tensor(array)
 
     def held_dtype(self, key: Tensor) -> torch.dtype:
         """Number format of keys and values that are kept: the compiled kernel reads float32."""
@@ -157,10 +171,14 @@ class StepPlan:
         prefixes, begins = (
             _shared_prefixes(rows, cost) if window is None else ([], [max(0, r.length - window) for r in rows])
         )
-        calls = [Call(self.tensor(np.arange(*part)), self.tensor(slots), None) for part, slots in prefixes]
-        return calls + [self._separate(rows, begins, bunch) for bunch in _bunches(rows, begins, cost)]
+        calls, has_call = [], np.zeros(len(rows), np.bool_)
+        for part, slots in prefixes:
+            is_first, has_call[slice(*part)] = not has_call[slice(*part)].any(), True
+            calls.append(Call(slice(*part), self.places(slots), None, None, is_first))
+        bunches = _bunches(rows, begins, cost)
+        return calls + [self._separate(rows, begins, bunch, not has_call[bunch].any()) for bunch in bunches]
 
-    def _separate(self, rows: Sequence[Row], begins: Sequence[int], bunch: Sequence[int]) -> Call:
+    def _separate(self, rows: Sequence[Row], begins: Sequence[int], bunch: Sequence[int], is_first: bool) -> Call:
         """The call for tokens of the rows ``bunch``, each with the keys of its own sequence from ``begins`` on."""
         lengths = np.array([rows[i].length - begins[i] for i in bunch])
         slots = np.zeros((len(bunch), lengths.max()), np.int64)
@@ -168,7 +186,7 @@ class StepPlan:
             line[: rows[i].length - begins[i]] = rows[i].slots[begins[i] : rows[i].length]
         even = bool((lengths == lengths[0]).all())
         hidden = None if even else self.tensor(np.arange(slots.shape[1]) >= lengths[:, None])
-        return Call(self.tensor(np.asarray(bunch)), self.tensor(slots), hidden)
+        return Call(self.places(np.asarray(bunch)), self.places(slots.ravel()), slots.shape[1], hidden, is_first)
 
 
 def _shared_prefixes(rows: Sequence[Row], call: int) -> tuple[list[tuple[tuple[int, int], Ints]], list[int]]:

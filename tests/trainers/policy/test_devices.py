@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from device_cases import CASES, Outcome, mixes, operations, run, transfers
+from device_cases import CASES, Outcome, decoding, mixes, operations, run, transfers
 from ranks import on_ranks
 
 # Where the host may wait for the device, and nowhere else: once an update, an optimiser step or a sampled batch.
@@ -14,8 +14,7 @@ WAITS = {
     "guard.py:check_weights": "the norm of the weights, once an update",
     "sharding.py:rounds": "how many passes the processes make, once before them",
     "hidden.py:before_tokens": "the states of a micro-batch",
-    "sampling.py:sample": "whether the logits of a batch are finite",
-    "hf_engine.py:_step": "the tokens of a batch",
+    "sampling.py:sample": "the tokens of a batch",
 }
 
 
@@ -48,9 +47,9 @@ def test_an_update_waits_twice_an_optimiser_step_however_many_micro_batches_ther
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith("engine")])
-def test_the_engine_waits_three_times_a_batch(name: str, outcomes: dict[str, Outcome]) -> None:
-    waits = outcomes[name].waits
-    assert 0 < waits["sampling.py:sample"] == waits["hf_engine.py:_step"] // 2
+def test_the_engine_waits_once_a_batch_of_which_there_are_eight(name: str, outcomes: dict[str, Outcome]) -> None:
+    assert outcomes[name].waits == {"sampling.py:sample": 8}
+    assert not outcomes[name].copies
 
 
 # Of a tree of 12,280 tokens. Attention by tiles, each call of PyTorch's kernel counted once, took 173, 667 and 192.
@@ -61,6 +60,16 @@ def test_a_tree_takes_no_more_operations_than_it_did() -> None:
     (counts,) = on_ranks(operations, 1)
     print(f"\noperations on the device: {counts}")
     assert all(counts[name] <= most for name, most in MOST.items()), counts
+
+
+# Of 64 responses in two groups. Weights in float32 rounded in the pass; 91, 45, 3 and 10 before counts were looked at.
+MOST_DECODING = {"a layer": 69, "the rest": 41, "waits": 1, "copies": 0}
+
+
+def test_a_decoding_step_takes_no_more_operations_and_waits_than_it_did() -> None:
+    (counts,) = on_ranks(decoding, 1)
+    print(f"\na step: {counts}")
+    assert all(counts[name] <= most for name, most in MOST_DECODING.items()), counts
 
 
 def test_the_fake_device_refuses_what_a_gpu_refuses() -> None:

@@ -1,4 +1,9 @@
-"""The expert plays from what the games show."""
+"""The expert plays from what the games show.
+
+The expert on real games.
+
+Task sentences and game texts as the expert reads them.
+"""
 
 import json
 import random
@@ -6,12 +11,14 @@ import re
 from pathlib import Path
 
 import pytest
-from house import House
+from house import House, spoken
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envsuite.alfworld.env import ALFWorld
+from envsuite.alfworld.expert import ALFWorldExpert
 from envsuite.alfworld.placement import OPENABLE
-from envsuite.alfworld.reading import kind
+from envsuite.alfworld.reading import INTRODUCTION, kind, read
 from envsuite.alfworld.seeking import Seeker
 from envsuite.alfworld.sentences import FORMS, SentenceGoal
 from envsuite.core.errors import UsageError
@@ -128,3 +135,80 @@ def test_it_follows_every_recorded_game_and_always_has_an_admissible_answer(shar
                     if command.startswith("take "):
                         thing, place = command[5:].split(" from ")
                         assert thing in seeker.inside[place]
+
+
+@pytest.mark.parametrize("split", ["valid_seen", "valid_train"])
+def test_one_expert_wins_games_of_all_six_families_at_once_within_the_horizon(games_root: Path, split: str) -> None:
+    ids, expert = ALFWorld(source=games_root, split=split).tasks.ids(split)[::9], ALFWorldExpert()
+    playing = {task_id: ALFWorld(source=games_root, split=split) for task_id in ids}
+    assert len({env.reset(options={"task_id": task_id})[1]["task_type"] for task_id, env in playing.items()}) == 6
+    for _ in range(50):
+        for task_id, env in list(playing.items()):
+            action = expert.act(env)
+            assert action == expert.act(env)
+            assert action[0].arguments["command"] in env.observation["commands"]
+            _, _, done, _, info = env.step(action)
+            if done:
+                assert info["success"], task_id
+                del playing[task_id]
+    assert not playing
+
+
+WORDS = st.from_regex(r"[a-z]{2,12}", fullmatch=True)
+THINGS = st.builds("{} {}".format, WORDS, st.integers(1, 40))
+
+
+@given(st.sampled_from(FORMS), WORDS, WORDS, st.booleans())
+def test_every_form_of_task_is_read_back(form: tuple[str, str, str], item: str, place: str, whole: bool) -> None:
+    family, verb, template = form
+    sentence = template.format(item=item, target=place, lamp=place)
+    goal = SentenceGoal.parse(f"Your task is to: {sentence}." if whole else sentence)
+    lamp = "lamp" in template
+    count = 2 if "two" in template else 1
+    assert goal == SentenceGoal(family, item, "" if lamp else place, verb, count, place if lamp else "")
+
+
+@given(st.text(max_size=60) | st.sampled_from(FORMS).map(lambda form: form[2].format(item="a b", target="c", lamp="d")))
+def test_any_other_sentence_is_refused_with_the_forms_that_are_known(sentence: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        SentenceGoal.parse(sentence)
+    assert repr(sentence) in str(caught.value) and "find two {item} and put them in {target}" in str(caught.value)
+
+
+def test_every_recorded_task_is_understood_as_the_folder_of_its_game_says(shared: Path) -> None:
+    with (shared / "data" / "alfworld" / "transcripts.jsonl").open() as lines:
+        for row in map(json.loads, lines):
+            family, item, _, target, _ = row["gamefile"].split("/")[1].lower().split("-")
+            task = re.search(r"Your task is to: .*", row["reset"]["feedback"])
+            assert task is not None
+            goal = SentenceGoal.parse(task[0])
+            assert (goal.family, goal.item, goal.target or goal.lamp) == (family, item, target)
+
+
+@given(st.lists(THINGS, unique=True, max_size=8), THINGS, st.booleans())
+def test_what_is_inside_a_receptacle_is_read_back(things: list[str], place: str, door: bool) -> None:
+    look = f"The {place} is open. In it, you see" if door else f"On the {place}, you see"
+    for before in ("", f"You arrive at {place}. ", f"You open the {place}. "):
+        said = read(f"{before}{look} {spoken(things)}.")
+        assert said.inside == ((place, tuple(sorted(things))),)
+        assert not (said.closed or said.room or said.taken or said.placed or said.first or said.refused)
+
+
+@given(st.lists(THINGS, unique=True, min_size=1), THINGS, THINGS, st.sampled_from(["clean", "heat", "cool"]))
+def test_room_hand_doors_and_what_was_done_are_read_back(names: list[str], thing: str, place: str, verb: str) -> None:
+    room = f"You are in the middle of a room. Looking quickly around you, you see {spoken(names)}."
+    first = read(f"{INTRODUCTION}\n\n{room}\n\nYour task is to: put a {thing.split()[0]} in safe.")
+    assert first.first and first.room == tuple(sorted(names)) and not first.inside
+    assert read(f"You are carrying: a {thing}.").carried == thing
+    assert read("You are not carrying anything.").carried == ""
+    assert read(f"You arrive at {thing}. The {thing} is closed.").closed == (thing,)
+    assert read(f"You close the {thing}.").closed == (thing,)
+    assert read(f"You pick up the {thing} from the {place}.").taken == (thing, place)
+    assert read(f"You move the {thing} to the {place}.").placed == (thing, place)
+    assert read(f"You {verb} the {thing} using the {place}.").treated == (verb, thing)
+    assert read("Nothing happens.").refused
+
+
+@given(st.text() | st.lists(st.sampled_from(["You see", " a ", "nothing", "On the ", "cup 1", ", ", "."])).map("".join))
+def test_no_text_whatever_is_too_strange_to_be_read(text: str) -> None:
+    read(text)

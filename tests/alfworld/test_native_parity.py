@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
+import toy_house
 
+from benchmarks.parity import main
+from envsuite.alfworld.engine import GameTurn
 from envsuite.alfworld.world import NativeEngine
 
 
@@ -46,3 +50,64 @@ def test_every_walkthrough_wins_at_its_end_and_not_before(games_root: Path) -> N
         assert [turn.won for turn in turns] == [False] * (len(turns) - 1) + [True], path
         won += 1
     assert won == 28
+
+
+NAME = "valid_seen/task/trial/game.tw-pddl"
+
+
+def said(turn: GameTurn) -> dict[str, Any]:
+    return {"feedback": turn.feedback, "admissible_commands": list(turn.commands)}
+
+
+@pytest.fixture
+def games(tmp_path: Path) -> Path:
+    (tmp_path / "json_2.1.1" / NAME).parent.mkdir(parents=True)
+    toy_house.write((tmp_path / "json_2.1.1" / NAME).parent)
+    return tmp_path
+
+
+@pytest.fixture
+def episode(games: Path) -> dict[str, Any]:
+    game = NativeEngine().open(games / "json_2.1.1" / NAME)
+    episode: dict[str, Any] = {"gamefile": NAME, "reset": said(game.reset()), "steps": []}
+    for command in ("open chest 2", "nonsense", " take lamp 2 from chest 2", "press lamp 2", "put lamp 2 into chest 2"):
+        turn = game.step(command)
+        outcome = {"score": int(turn.won), "done": turn.won, "won": turn.won}
+        episode["steps"].append({"command": command, **said(turn), **outcome})
+    return episode
+
+
+def replay(games: Path, *episodes: dict[str, Any]) -> int:
+    file = games / "recorded.jsonl"
+    file.write_bytes(b"\n".join(map(orjson.dumps, episodes)))
+    return main(["alfworld", "--games", str(games), "--transcripts", str(file), "--engine", "native"])
+
+
+def test_recorded_episodes_are_replayed_and_counted(
+    games: Path, episode: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert replay(games, episode, episode | {"gamefile": f"json_2.1.1/{NAME}"}) == 0
+    printed = capsys.readouterr().out
+    assert "10 steps, native" in printed and "2 resets, native" in printed and "0 differences" in printed
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("feedback", "Boo."), ("won", True), ("score", 1), ("done", True), ("admissible_commands", ["look", "count"])],
+)
+def test_a_step_that_differs_is_told_with_what_differs_and_ends_the_episode(
+    key: str, value: object, games: Path, episode: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    episode["steps"][1][key] = value
+    assert replay(games, episode) == 1
+    printed = capsys.readouterr().out
+    assert "2 steps, native" in printed and "1 differences" in printed
+    assert f"step 1 'nonsense':\n    ours     {{'{key}': " in printed
+
+
+def test_both_engines_play_a_game_of_our_own_alike(games: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for package in ("textworld", "alfworld"):
+        pytest.importorskip(package, reason="needs the extra alfworld-reference")
+    options = ["--games", str(games), "--against", "textworld", "--commands", "60", "--jobs", "1"]
+    assert main(["alfworld", *options]) == 0, capsys.readouterr().out
+    assert "60 steps\n" in capsys.readouterr().out

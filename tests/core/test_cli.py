@@ -1,3 +1,8 @@
+"""Commands whose output nobody reads, or that were started without one.
+
+Ctrl-C at every moment of a command: status 130 and one line.
+"""
+
 from __future__ import annotations
 
 import argparse
@@ -116,3 +121,79 @@ def test_the_list_of_commands_imports_no_environment_and_no_trainer() -> None:
     code = "import sys, envsuite.cli; envsuite.cli.main(['--help']); print(*sorted(sys.modules), file=sys.stderr)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stderr.split()
     assert "envsuite.cli" in loaded and not {"torch", "envsuite.webshop.env", "envsuite.evaluation"} & {*loaded}
+
+
+PRINTING = (
+    "--version",
+    "envs list",
+    "envs options",
+    "envs panels list",
+    "data list",
+    "eval power --rate 0.5 --tasks 9",
+)
+HELPS = [pytest.param(f"{name} --help", marks=pytest.mark.slow) for name in ("", *available())]
+
+
+@pytest.mark.seconds
+@pytest.mark.parametrize("stdout", ["without a reader", "closed"])
+@pytest.mark.parametrize("words", [*PRINTING, *HELPS])
+def test_a_command_ends_as_usual_where_its_output_goes_nowhere(words: str, stdout: str, root: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    program = [sys.executable, "-m", "envsuite.cli", *words.split()]
+    shell = ["sh", "-c", 'exec "$@" >&-', "sh", *program] if stdout == "closed" else program
+    ended = subprocess.run(shell, stdout=writer, stderr=subprocess.PIPE, text=True, cwd=root, check=False)
+    os.close(writer)
+    assert ended.returncode == 0 and "Traceback" not in ended.stderr and "Exception" not in ended.stderr, ended.stderr
+
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).parent / "interrupted"
+SCRIPT = "import sys; from envsuite.cli import main; sys.exit(main())"
+"""What pip writes into the file ``envsuite``."""
+
+
+def _interrupted(at: str, *command: str, cwd: Path) -> tuple[int, str]:
+    """Runs a command that gets a Ctrl-C when it imports ``at``; returns its status and what it said."""
+    path = os.pathsep.join([str(HERE), str(ROOT)])
+    environment = {**os.environ, "PYTHONPATH": path, "INTERRUPTED_AT": at, "OMP_NUM_THREADS": "1"}
+    run = subprocess.run(
+        [sys.executable, *command], cwd=cwd, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    return run.returncode, run.stderr
+
+
+@pytest.mark.parametrize("at", ["gymnasium", "envsuite.core.registration", "envsuite.installation.probes"])
+def test_a_command_that_is_interrupted_while_it_starts_ends_with_a_line(at: str, tmp_path: Path) -> None:
+    (tmp_path / "envsuite").write_text(SCRIPT)
+    assert _interrupted(at, str(tmp_path / "envsuite"), "doctor", cwd=tmp_path) == (130, "interrupted\n")
+
+
+@pytest.mark.parametrize(
+    ("at", "command"),
+    [
+        ("gymnasium", "trainers.train"),
+        ("pydantic", "trainers.train"),
+        ("torch", "envsuite.cli show-prompt"),
+        ("torch", "envsuite.cli report"),
+        pytest.param("transformers", "trainers.train", marks=pytest.mark.slow),
+        pytest.param("trainers.run.assembly", "trainers.train", marks=pytest.mark.slow),
+        pytest.param("trainers.run.evaluation", "envsuite.cli eval model", marks=pytest.mark.slow),
+        pytest.param("trainers.imitation.training", "envsuite.cli imitate", marks=pytest.mark.slow),
+        pytest.param("trainers.planning.plan", "envsuite.cli plan", marks=pytest.mark.slow),
+        pytest.param("accelerate.commands.launch", "envsuite.cli quickstart", marks=pytest.mark.slow),
+        pytest.param("torch.distributed.run", "envsuite.cli quickstart", marks=pytest.mark.slow),
+        pytest.param("trainers.run.zero_shot", "envsuite.cli show-prompt", marks=pytest.mark.slow),
+    ],
+)
+def test_a_program_of_the_trainer_that_is_interrupted_while_it_imports_ends_with_a_line(
+    at: str, command: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch")
+    assert _interrupted(at, "-m", *command.split(), cwd=tmp_path) == (130, "interrupted\n")
+
+
+@pytest.mark.parametrize("command", [["-c", "import envsuite"], ["-m", "timeit", "-n1", "-r1", "import envsuite"]])
+def test_in_other_programs_ctrl_c_stays_what_it_was(command: list[str], tmp_path: Path) -> None:
+    status, said = _interrupted("envsuite.core.registration", *command, cwd=tmp_path)
+    assert status != 130 and said.endswith("KeyboardInterrupt\n")

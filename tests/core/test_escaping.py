@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import logging
+import pickle
 import re
 import sys
 from collections.abc import Iterator
@@ -21,7 +22,8 @@ from rich.table import Table
 from rich.text import Text
 
 from envsuite.cli import main
-from envsuite.core.errors import UsageError
+from envsuite.core import DataError, EnvsuiteError, MissingExtra, UnknownName, UnknownTask, UsageError
+from envsuite.core.errors import nearest, unknown
 from envsuite.core.escaping import LogFormatter, cell, escape_controls, escape_lines, raw, streams
 from envsuite.core.registration import ENVIRONMENTS, NAMED
 from envsuite.data.progress import TerminalLine
@@ -168,3 +170,32 @@ def test_every_writer_goes_through_the_escaper(root: Path) -> None:
     assert found == {f"envsuite/{name}.py" for name in ("evaluation/writers", "papersearch/page/exports")}
     assert escape_lines("a\nb\x07") == "a\n  b\\u0007" and issubclass(LogFormatter, logging.Formatter)
     assert issubclass(UsageError, Exception) and json.loads(f'"{escape_controls(E)}"') == E
+
+
+CLASSES = [DataError, MissingExtra, UnknownName, UnknownTask, UsageError]
+
+
+@pytest.mark.parametrize("error", CLASSES)
+def test_an_error_is_caught_as_its_builtin_kind_and_shown_as_written_in_any_process(error: type[EnvsuiteError]) -> None:
+    builtin = {DataError: ValueError, MissingExtra: ImportError, UsageError: RuntimeError}.get(error, KeyError)  # type: ignore[call-overload]
+    assert issubclass(error, EnvsuiteError) and issubclass(error, builtin)
+    message = "line one,\n  \"quoted\" and 'quoted'"
+    assert str(error(message)) == str(pickle.loads(pickle.dumps(error(message)))) == message
+
+
+@given(st.text(min_size=1), st.lists(st.text(min_size=1), unique=True))
+def test_an_unknown_name_is_quoted_and_what_exists_is_listed(name: str, known: list[str]) -> None:
+    message = str(unknown("thing", name, known))
+    assert f"unknown thing {name!r}" in message
+    assert len(known) > 20 or all(each in message or repr(each) in message for each in known)
+
+
+def test_the_nearest_name_comes_first_and_a_long_list_is_cut_and_counted() -> None:
+    message = str(unknown("estimator", "gigop", ["dr_grpo", "gigpo", "grpo", "rloo"]))
+    assert "Nearest: 'gigpo'" in message and "Known: gigpo, " in message
+    assert (
+        nearest("rlo", ["grpo", "rloo"])[0] == "rloo" and len(nearest("task-1", [f"task-{i}" for i in range(9)])) == 3
+    )
+    assert "Nearest" not in str(unknown("split", "zzz", ["train", "test"]))
+    message = str(unknown("task", "x", (f"task-{i}" for i in range(100))))
+    assert "(100 in all)" in message and message.count("task-") == 20

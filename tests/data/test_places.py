@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 import envsuite  # noqa: F401
 from envsuite.cli import main
 from envsuite.core.errors import EnvsuiteError
+from envsuite.data.files import write_atomically
 from envsuite.data.places import without_paths
 
 
@@ -54,3 +56,29 @@ def test_paths_that_the_reader_named_stay_and_what_is_no_path_does_too(tmp_path:
 @given(st.text())
 def test_any_text_can_be_told(text: str) -> None:
     assert str(Path(__file__).parent) not in without_paths(f"{text} {__file__} {text}")
+
+
+def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "new" / "index.json"
+    write_atomically(path, b"old")
+
+    def pull_the_plug(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", pull_the_plug)
+    with pytest.raises(KeyboardInterrupt):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [file.name for file in path.parent.iterdir()] == ["index.json"]
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o027, 0o077])
+def test_who_may_read_a_file_is_what_the_umask_says(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        write_atomically(tmp_path / "file", b"")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o666 & ~mask

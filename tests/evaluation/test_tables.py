@@ -1,4 +1,7 @@
-"""Rows and the formats of tables."""
+"""Rows and the formats of tables.
+
+The runs that ``python -m benchmarks.agents`` plays.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from synthetic_results import draw, group, lost, write
 
-from envsuite.core.errors import UsageError
+from benchmarks.agents import models, players, trained
+from envsuite.core.errors import DataError, UsageError
 from envsuite.core.escaping import cell
 from envsuite.evaluation.groups import groups_of
 from envsuite.evaluation.sheets import make_sheets, make_wide_sheets
 from envsuite.evaluation.statistics import clustered_wilson
 from envsuite.evaluation.tables import make_rows
 from envsuite.evaluation.writers import as_csv, as_json, as_latex, as_markdown, as_text, in_latex
+from trainers.run.cli import EVALUATE, parse
 
 HOSTILE = "a & b_c %d $e # {f} ~^\\ | <g> \"h\" -- 'i' `j` *k* [l]\nm 模型 Łódź é"
 
@@ -270,3 +275,30 @@ def test_the_command_writes_to_a_file_or_the_terminal_and_says_what_cannot_be(tm
         (str(empty), "no episode in"),
     ):
         assert said in console(f"eval table {words}", 2)[1]
+
+
+def test_the_last_checkpoint_of_a_run_plays_and_those_of_the_runs_named_after_it(tmp_path: Path) -> None:
+    for run in ("shop/checkpoints/iteration-00003", "shop/checkpoints/iteration-00012", "shop-base", "shopping-0"):
+        (tmp_path / run).mkdir(parents=True)
+    for run in ("shop-steppo-1", "shop-steppo-0"):
+        (tmp_path / run / "checkpoints" / "iteration-00012").mkdir(parents=True)
+    assert list(trained("shop", tmp_path)) == [
+        ("trained", str(tmp_path / "shop/checkpoints/iteration-00012")),
+        ("steppo-0", str(tmp_path / "shop-steppo-0/checkpoints/iteration-00012")),
+        ("steppo-1", str(tmp_path / "shop-steppo-1/checkpoints/iteration-00012")),
+    ]
+
+
+def test_without_a_run_it_says_which_configuration_to_train_with(tmp_path: Path) -> None:
+    config = parse(["--config", "configs/sokoban.yaml"], EVALUATE).config
+    with pytest.raises(DataError, match=r"sokoban: no checkpoint; train with configs/sokoban.yaml first"):
+        next(models("sokoban", config, tmp_path, tmp_path))
+
+
+def test_players_get_the_tasks_and_limits_of_the_evaluation_and_the_default_observation() -> None:
+    config = parse(["--config", "configs/searchqa.yaml"], EVALUATE).config
+    (command,) = players(config, Path("out"))
+    words = " ".join(command)
+    assert "--types encyclopaedia-composition-2 encyclopaedia-inference-2" in words and "--steps 5" in words
+    assert "--option results=1" in words and "observation" not in words
+    assert words.endswith("--policy expert --policy lexical --policy random")

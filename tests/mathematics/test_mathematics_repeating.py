@@ -1,14 +1,24 @@
-"""Nobody is paid who repeats the question: where the right answer is a number, an answer is one that was computed."""
+"""Nobody is paid who repeats the question: where the right answer is a number, an answer is one that was computed.
+
+DAPO's rule against verdicts of the original.
+
+``dapo_verdicts.json`` has what ``compute_score`` of verl's ``math_dapo.py`` (commit 012542c) said of 2,400 pairs: for
+each answer, in each dress, 1 if it is right.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from envsuite.core import ToolCall
+from envsuite.mathematics import dapo
 from envsuite.mathematics.answers import is_right
-from envsuite.mathematics.env import SCORERS
+from envsuite.mathematics.env import SCORERS, PythonMathEnv
 from envsuite.mathematics.generate import BY_STRATUM
 from envsuite.mathematics.problem import MathProblem
 from envsuite.mathematics.source import builtin_problems
@@ -77,3 +87,39 @@ def test_math_verify_as_it_is_evaluates_the_question_and_is_an_option() -> None:
     problem, judged = builtin_problems().problem("arithmetic-1/test#0"), SCORERS["math-verify"]
     assert any(judged(problem.answer, answer) for answer in repeated(problem))
     assert judged("42", r"\boxed{42}") and not judged("42", "43")
+
+
+def recorded() -> Iterator[tuple[str, str, bool]]:
+    """Right answer, text, and verdict of each pair."""
+    told = json.loads((Path(__file__).parent / "dapo_verdicts.json").read_text())
+    for case in told["cases"]:
+        texts = [dress.replace("{}", answer) for answer in case["answers"] for dress in told["dresses"]]
+        for text, verdict in zip(texts, case["verdicts"], strict=True):
+            yield case["right"], text, verdict == "1"
+
+
+def test_verdicts_are_those_of_the_original() -> None:
+    pairs = list(recorded())
+    assert len(pairs) == 2400 and sum(verdict for *_, verdict in pairs) == 765
+    assert [pair for *pair, verdict in pairs if dapo.is_right(*pair) != verdict] == []
+
+
+@pytest.mark.parametrize(
+    "answer", ["34", " 34 ", "$34$", "n = 34", r"\boxed{34}", "34\nthat is", "34 cm", "35", "34.0", ""]
+)
+def test_an_answer_without_a_label_is_judged_as_with_one(answer: str) -> None:
+    assert dapo.is_right("34", answer) == dapo.is_right("34", f"Answer: {answer}") == (answer not in ("35", "34.0", ""))
+
+
+def test_the_environment_judges_by_the_rule_that_is_chosen() -> None:
+    for scorer, reward in (("value", 1.0), ("dapo", -1.0)):
+        env = PythonMathEnv(reward="signed", scorer=scorer)
+        _, info = env.reset(seed=0)
+        assert info["versions"].get("scorer", "value") == scorer
+        text = f"({env.problem.answer})"
+        assert is_right(env.problem.answer, text)
+        _, found, *_, info = env.step([ToolCall("answer", {"text": text})])
+        assert (found, info["success"]) == (reward, reward == 1.0)
+        env.reset(seed=0)
+        assert env.step([ToolCall("answer", {"text": f"Answer: {env.problem.answer}"})])[1] == 1.0
+        env.close()

@@ -1,4 +1,7 @@
-"""The page of PaperSearch: its server, without a browser."""
+"""The page of PaperSearch: its server, without a browser.
+
+The pool of the papers' page as CSV and BibTeX.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,17 @@ from urllib.parse import quote
 
 import pytest
 from hundred_papers import COUNT, GOLD, HUB, LONG, MARKUP
+from hypothesis import given
+from hypothesis import strategies as st
 from playing import WAY, Tab, action, app_of, played
 
+from envsuite.core.escaping import cell
 from envsuite.papersearch.env import PaperSearchEnv
 from envsuite.papersearch.page import state as states
-from envsuite.papersearch.page.exports import bibtex
+from envsuite.papersearch.page.exports import as_csv, bibtex
 from envsuite.papersearch.page.visits import UNDOS, PageTasks, Visit
 from envsuite.retrieval.corpus_build import LONGEST_TEXT
+from envsuite.retrieval.documents import Document
 
 
 @pytest.fixture
@@ -231,3 +238,40 @@ def test_tabs_have_episodes_of_their_own_at_the_same_time(hundred: Path) -> None
         list(threads.map(play, tabs, range(len(tabs))))
     assert [tab.state["total"] for tab in tabs] == [1, COUNT, COUNT + 1] * 2
     assert [tab.get("/api/state").json["state"]["total"] for tab in tabs] == [1, COUNT, COUNT + 1] * 2
+
+
+PAPERS = (
+    Document(
+        "p1", "Search in trees", "Trees.", 19990101, (), {"authors": ["Ada Byron", "Émile Zola"], "venue": "TREE"}
+    ),
+    Document("p2", "Search in graphs & more", "Graphs.", 20100615, ("p1",), {"authors": ["Byron, Ada"]}),
+    Document("p3", "Search everywhere", "", 20240301, ("p1", "p2"), {"authors": ["Ada Byron"]}),
+    Document("p4", "樹の探索", "search", 0),
+)
+
+
+def test_bibtex_has_an_entry_with_a_key_of_its_own_for_each() -> None:
+    written = bibtex([*PAPERS, PAPERS[0]])
+    assert re.findall(r"@misc\{(.*),", written) == [
+        "byron1999search", "byron2010search", "byron2024search", "paper", "byron1999search-2",
+    ]  # fmt: skip
+    assert r"title = {{Search in graphs \& more}}" in written
+    assert "author = {Ada Byron and Émile Zola}" in written
+
+
+@given(st.lists(st.tuples(st.text(), st.lists(st.text())), max_size=4))
+def test_any_title_and_author_can_be_written(papers: list[tuple[str, list[str]]]) -> None:
+    documents = [
+        Document(f"p{rank}", title, "", 20200101, (), {"authors": authors})
+        for rank, (title, authors) in enumerate(papers)
+    ]
+    written = bibtex(documents)
+    assert written.count("@misc{") >= len(documents)
+    assert re.sub(r"\\.", "", written).count("{") == re.sub(r"\\.", "", written).count("}")
+    rows = [*csv.DictReader(io.StringIO(as_csv(documents), newline=""))]
+    assert [row["title"] for row in rows] == [cell(_one_line(title)) for title, _ in papers]
+    assert [row["rank"] for row in rows] == [str(rank) for rank in range(1, len(papers) + 1)]
+
+
+def _one_line(text: str) -> str:
+    return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())

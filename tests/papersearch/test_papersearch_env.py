@@ -1,4 +1,9 @@
-"""``PaperSearch-v0`` through its contract: what an agent sees, and what it must not."""
+"""``PaperSearch-v0`` through its contract: what an agent sees, and what it must not.
+
+The page of PaperSearch says what its code prints, and counts what is there.
+
+The player that a base model imitates.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +16,25 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 from seven_papers import DOCUMENTS, TASKS
 from teaching import Acting, played
 
+from benchmarks.parity_papersearch import compare
+from benchmarks.parity_report import read_lines
 from envsuite.core import ToolCall
 from envsuite.core.errors import DataError, UnknownName
+from envsuite.core.practice import Teacher
+from envsuite.papersearch import prompts
 from envsuite.papersearch.env import PaperSearchEnv
 from envsuite.papersearch.expert import PaperSearchExpert
 from envsuite.papersearch.lexical import PaperSearchLexical
+from envsuite.papersearch.literature import Literature
 from envsuite.papersearch.milestones import PaperSearchMilestones
+from envsuite.papersearch.player import Scholar, parts_of, subject_of
+from envsuite.papersearch.reading import PaperLine, papers_of, query_of
+from envsuite.papersearch.tasks import load
 from envsuite.retrieval.corpus import Corpus
 from envsuite.retrieval.corpus_build import build
 from envsuite.retrieval.documents import InMemory
@@ -216,3 +231,126 @@ def test_goal_and_identity_are_told_without_an_episode(seven: Path) -> None:
     gold = hashlib.sha256(b"side").hexdigest()
     identity = {"corpus": Corpus(seven).digest, "query": "alpha omega", "date": 0, "gold_sha256": gold}
     assert env.identity("q-test") == identity
+
+
+def test_the_counts_on_the_page_are_those_of_the_task_set(page: str) -> None:
+    tasks = load("builtin").task_set
+    for split, ids in tasks.splits.items():
+        kinds = ("method-problem", "problem-setting", "method-setting")
+        counts = [sum(tasks.types[task_id] == kind for task_id in ids) for kind in kinds]
+        assert f"| {split} | {len(ids)} | {' | '.join(map(str, counts))} |" in page
+
+
+@pytest.fixture
+def recordings(shared: Path) -> Path:
+    return shared / "golden-3" / "papersearch_steps.jsonl"
+
+
+def test_calls_earn_what_steppos_code_paid_and_find_the_same_papers(recordings: Path) -> None:
+    report = compare(read_lines(recordings))
+    assert not report.differences, report.text()
+    assert report.counts["rewards of steps"] == report.counts["pools after steps"] == 600
+
+
+def test_rewards_of_steps_differ_from_steppos_code_where_calls_of_a_step_find_more_than_three_papers(
+    recordings: Path,
+) -> None:
+    def make(reward: str, **arguments: object) -> PaperSearchEnv:
+        return PaperSearchEnv(reward="step", **arguments)  # type: ignore[arg-type]
+
+    report = compare(read_lines(recordings)[:3], make)
+    assert any(difference.startswith("rewards of steps") for difference in report.differences)
+    assert not any(difference.startswith("pools") for difference in report.differences)
+
+
+SETTING: dict[str, Any] = {"papers": 1_500, "corpus_seed": 1, "max_calls": 1, "shown": 5, "snippet": 0}
+STEPS = 6
+
+
+@pytest.fixture(scope="module")
+def env() -> PaperSearchEnv:
+    return PaperSearchEnv(**SETTING)
+
+
+def means(env: PaperSearchEnv, player: Teacher) -> tuple[float, float]:
+    """Mean recall and reward."""
+    found = [played(env, task_id, player, STEPS) for task_id in env.tasks.ids("test")]
+    rewards = [turn.reward for turns in found for turn in turns]
+    return sum(turns[-1].info["score"] for turns in found) / len(found), sum(rewards) / len(found)
+
+
+def test_a_careful_player_searches_words_of_the_query_then_expands_papers_of_the_list_and_a_rash_one_only_searches(
+    env: PaperSearchEnv,
+) -> None:
+    for task_id in env.tasks.ids("train"):
+        query, listed = query_of(env.goal(task_id)), ""
+        turns = played(env, task_id, Scholar(), STEPS)
+        assert [turn.call.name for turn in turns] == ["search"] + ["expand"] * (len(turns) - 1)
+        for turn in turns:
+            assert turn.info["valid"] and not turn.slip
+            assert all(word in (query if turn.call.name == "search" else listed) for word in turn.argument.split())
+            listed = turn.text
+        for turn in played(env, task_id, Scholar(rash=1.0), STEPS):
+            assert turn.call.name == "search" and turn.argument in parts_of(query) and not turn.slip
+
+
+def test_the_parts_of_a_query_are_the_words_of_its_two_concepts_and_its_subject_is_all_between_them() -> None:
+    assert subject_of("Who has tried Hoqua for radial parsing?") == "Hoqua for radial parsing"
+    literature = Literature(2_000, 5)
+    field = literature.field(0)
+    concepts = [name for topic in range(len(field.sizes)) for kind in literature.topic(field, topic).names
+                for names in kind for name in names]  # fmt: skip
+    words = {word.lower() for name in concepts for word in name.split()} - {"the", "and"}
+    for task in literature.tasks():
+        query, parts = task["text"], parts_of(task["text"])
+        found = {word.lower() for part in parts for word in part.split()}
+        assert found == {word for word in query.lower().strip("?.").split() if word in words} != set()
+        subject = subject_of(query)
+        assert subject in query and subject.startswith(parts[0]) and subject.endswith(parts[-1])
+
+
+@given(st.text(max_size=60))
+def test_any_query_has_a_subject_and_parts_which_are_of_its_words(query: str) -> None:
+    parts = parts_of(query)
+    assert parts and all(word in query for part in parts for word in part.split())
+    assert subject_of(query) in query
+
+
+def test_a_careful_player_finds_more_than_the_lexical_one_and_a_rash_one_far_less() -> None:
+    env = PaperSearchEnv(split="test", **{**SETTING, "papers": 10_000, "corpus_seed": 0})
+    careful, lexical, rash = (means(env, one) for one in (Scholar(), Acting(PaperSearchLexical()), Scholar(rash=1.0)))
+    assert careful[0] > lexical[0] > rash[0] + 0.2 and careful[1] > rash[1] + 2.0
+
+
+def test_who_is_careless_slips_now_and_then_and_goes_on_all_the_same(env: PaperSearchEnv) -> None:
+    turns = [turn for task_id in env.tasks.ids("train") for turn in played(env, task_id, Scholar(careless=0.3), STEPS)]
+    assert 0.2 < sum(turn.slip for turn in turns) / len(turns) < 0.4
+    assert all(turn.info["valid"] for turn in turns if not turn.slip)
+    said = " ".join(turn.info["error"] or "" for turn in turns if turn.slip)
+    assert prompts.NOT_THERE in said and prompts.REPEATED_EXPANSION in said and prompts.REPEATED_SEARCH in said
+
+
+def test_it_has_an_answer_to_every_state(seven: Path) -> None:
+    env = PaperSearchEnv(source=seven, end_when_found=False, max_calls=1, snippet=20)
+    turns = played(env, "q-test", Scholar(), 25)
+    assert all(turn.info["valid"] for turn in turns)
+    assert len({str(turn.call) for turn in turns}) == 25 and {turn.call.name for turn in turns} == {"search", "expand"}
+
+
+line = st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), min_size=1, max_size=20)
+title = line.map(lambda text: " ".join(text.replace("|", "/").split())).filter(
+    lambda text: text and not text.endswith("[expanded]") and not text.startswith("(")
+)
+
+
+@given(st.lists(st.tuples(st.from_regex(r"[A-Z][0-9]{1,5}", fullmatch=True), title, title, st.booleans(),
+                          st.sampled_from([0, 20240102])), max_size=4), st.integers(0, 2))  # fmt: skip
+def test_the_papers_that_are_shown_are_read_as_they_are(papers: list[Any], more: int) -> None:
+    lines = [
+        prompts.paper(key, date, name, text, 20, 100) + (" [expanded]" if expanded else "")
+        for key, name, text, expanded, date in papers
+    ]
+    said = prompts.describe_search("Papers", 1, 1)
+    expansions = [prompts.describe_expansion("P1", 1, 0)]
+    text = f"{said}\n\n{prompts.view(lines, len(lines) + (more if lines else 0), expansions)}"
+    assert papers_of(text) == [PaperLine(key, name, expanded) for key, name, _, expanded, _ in papers]

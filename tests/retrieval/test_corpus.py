@@ -1,4 +1,7 @@
-"""A corpus holds what its source gave, whatever that is, and says what was wrong with it."""
+"""A corpus holds what its source gave, whatever that is, and says what was wrong with it.
+
+However many corpora the clients of a server ask for, what they leave is bounded.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envsuite.core import UsageError
 from envsuite.core.errors import DataError
 from envsuite.retrieval import corpus_build
 from envsuite.retrieval.corpus import REMEDY, Corpus
 from envsuite.retrieval.corpus_build import build, ensure_corpus, open_generated
 from envsuite.retrieval.documents import Document, DocumentProblems, InMemory, day
+from envsuite.searchqa.env import SearchQAEnv
 
 PAPERS = (
     Document("new", "Graph search", "We search graphs of graphs.", 20240301, ("old", "mid"), {"venue": "V"}),
@@ -260,3 +265,11 @@ def test_dates(text: str | float | None, date: int | None) -> None:
 def test_a_date_is_a_day_or_none(text: str | float) -> None:
     date = day(text)
     assert date is None or 10000 < date <= 99991231
+
+
+def test_an_encyclopaedia_that_cannot_be_made_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
+    for seed in range(3):
+        with pytest.raises(UsageError, match="ask for fewer questions"):
+            SearchQAEnv(entities=100, questions=5000, corpus_seed=seed)
+    assert len([*(tmp_path / "cache" / "corpora" / "generated").iterdir()]) <= 1, "the lock of the last one"

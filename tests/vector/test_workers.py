@@ -1,4 +1,9 @@
+"""Settings of actors, and what is said where there is no Ray."""
+
+from __future__ import annotations
+
 import gc
+import importlib.util
 import os
 import select
 import signal
@@ -14,8 +19,11 @@ from folders import SUPPORT
 from waiting import until
 
 from envsuite.core import UsageError
-from envsuite.vector import EnvFactory, LocalVector, WorkerVector
+from envsuite.core.errors import MissingExtra
+from envsuite.vector import EnvFactory, LocalVector, WorkerVector, make_vector
 from envsuite.vector import workers as in_workers
+from trainers.rollout.config import RolloutConfig
+from trainers.settings import ConfigError
 
 
 @pytest.fixture
@@ -221,3 +229,14 @@ def test_an_episode_that_was_lost_between_calls_is_told_once_and_a_reset_forgets
         one(vector, 2, lambda: vector.reset(2, 0, task_id="b"))
         assert one(vector, 2, lambda: vector.step(2, do("go"))).observation["text"] == "b 1"
         assert one(vector, 3, lambda: vector.step(3, do("go"))).observation["text"] == "a 1"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed here")
+def test_actors_without_ray_are_refused_with_what_to_install() -> None:
+    with pytest.raises(MissingExtra, match=r"pip install 'envsuite\[ray\]'"):
+        make_vector([EnvFactory("TextCraft-v0")], 2, 1, ray={})
+
+
+def test_actors_need_a_number_of_workers() -> None:
+    with pytest.raises(ConfigError, match=r"rollout\.workers is 0; set their number"):
+        RolloutConfig(ray={})

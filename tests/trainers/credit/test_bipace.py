@@ -1,22 +1,34 @@
-"""Methods that compare the steps of alike states: BiPACE and HGPO."""
+"""Methods that compare the steps of alike states: BiPACE and HGPO.
+
+The command that chooses BiPACE's layer, pooling and radius.
+"""
+
+from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 from step_tables import step_tables, table_of
+from tiny_runs import trained
 
 from benchmarks import plain_python
+from envsuite.core.errors import DataError
+from trainers.credit.calibration import Candidate, choose, layers_of, probe_accuracy
 from trainers.credit.estimators.bipace import LEAVE_ONE_OUT, PACE, SINGLETON, BiPACE, credit_diff, credit_q
 from trainers.credit.estimators.clustering import adaptive_radius, greedy_clusters, ngram_vectors
 from trainers.credit.estimators.comparison import CENTRED, StateComparison
 from trainers.credit.estimators.gigpo import GiGPO
 from trainers.credit.estimators.hgpo import HGPO
 from trainers.credit.estimators.returns import discounted_returns
+from trainers.policy.hidden import Fingerprint
+from trainers.programs.calibrate import main
 from trainers.steps import StepTable
 
 normalisations = st.sampled_from(["std", "mean"])
@@ -229,3 +241,50 @@ def test_the_episode_term_is_one_more_item():
 def test_a_step_that_only_rounding_takes_off_the_mean_is_still_left_out(offset: float):
     steps = table_of([(0, episode, 0, offset + 0.01 * episode * 7, "a", True) for episode in (1, 2, 3)])
     assert (items_of(HGPO(), steps)[:, 1] == 0.0).all()
+
+
+def test_the_probe_names_tasks_that_a_line_separates_and_no_others() -> None:
+    rng = np.random.default_rng(0)
+    task = np.repeat([0, 1, 2], 40)
+    held_out = np.arange(120) % 2 == 1
+    noise = rng.normal(size=(120, 200)).astype(np.float32)
+    assert probe_accuracy(noise, task, held_out) < 0.6
+    telling = noise + 3.0 * rng.normal(size=(3, 200)).astype(np.float32)[task]
+    assert probe_accuracy(telling, task, held_out) > 0.95
+    assert probe_accuracy(telling[:, :8], task, held_out) > 0.8, "also with fewer columns than rows"
+
+
+def test_the_best_probe_wins_among_the_partitions_that_resolve_something() -> None:
+    coarse = Candidate(Fingerprint(-1), 0.05, clusters=4, singletons=0.1, accuracy=0.812)
+    alone = Candidate(Fingerprint(-4), 0.05, clusters=90, singletons=1.0, accuracy=0.9)
+    good = Candidate(Fingerprint(-12), 0.05, clusters=12, singletons=0.1, accuracy=0.808)
+    assert choose([coarse, alone, good], 5) == good, "as in the paper's appendix H"
+    mean = Candidate(Fingerprint(-2, "mean"), 0.05, clusters=12, singletons=0.1, accuracy=0.808)
+    assert choose([mean, good], 5) == good, "of equals, the last token"
+    with pytest.raises(DataError, match=r"at least 5 clusters .* --radii \(clusters found: \[4, 90\]\)"):
+        choose([coarse, alone], 5)
+
+
+def test_the_layers_tried_are_the_papers_for_its_depth() -> None:
+    assert [28 + layer for layer in layers_of(28)] == [4, 8, 12, 16, 20, 24, 27]
+    assert layers_of(3) == [-3, -2, -1]
+
+
+@pytest.mark.slow
+def test_a_run_is_calibrated_to_settings_that_a_run_takes(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    trained(place, iterations=2, **{"evaluation.envs": []})
+    capfd.readouterr()
+    assert main([str(place / "runs" / "tiny"), "--radii", "0.01", "0.1", "--steps", "30"]) == 0
+    said = capfd.readouterr().out
+    assert said.count("\n| -") == 8, "two layers, two poolings, two radii"
+    settings = yaml.safe_load(said.partition("Settings:")[2])
+    assert settings["method"]["options"]["layer"] in (-1, -2) and 0.02 < settings["method"]["options"]["radius"] < 0.4
+    trained(place, **{"name": "next", "recipe": "bipace", "iterations": 1, "evaluation.envs": [], **settings})
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path)]) == 2
+    assert "give the folder of a run" in capfd.readouterr().err
+    (tmp_path / "config.yaml").write_text("model: {path: x}")
+    assert main([str(tmp_path)]) == 1
+    assert "no episodes of training there" in capfd.readouterr().err

@@ -1,9 +1,14 @@
-"""Several processes: they work together, and what they compute is what one computes."""
+"""Several processes: they work together, and what they compute is what one computes.
+
+The helper of all tests with several processes names the process that failed, not one that waited for it.
+"""
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +19,7 @@ import recorded_credit
 import torch
 from accelerate import Accelerator
 from folders import SUPPORT
+from ranks import on_ranks
 from safetensors.torch import load_file
 from tiny_runs import BOTH, LAUNCH, begin, gradient_cases, train, without_times, write_settings
 from waiting import until
@@ -117,3 +123,17 @@ def test_processes_that_do_not_know_of_each_other_are_refused(monkeypatch: pytes
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match=r"2 processes were launched but 1 work together.*cpu2.yaml"):
         check_world(accelerator)
+
+
+def second_fails(accelerator, how):
+    if accelerator.process_index == 0:
+        time.sleep(600)
+    if how == "dies":
+        os._exit(3)
+    raise ValueError("the cause")
+
+
+@pytest.mark.parametrize(("how", "said"), [("raises", "the cause"), ("dies", "ended without a result")])
+def test_the_process_that_failed_is_named_at_once(how, said):
+    with pytest.raises(AssertionError, match=rf"(?s)process 1 of 2.*{said}"):
+        on_ranks(second_fails, 2, how)

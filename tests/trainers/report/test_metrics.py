@@ -1,10 +1,14 @@
-"""metrics.jsonl and its documentation."""
+"""metrics.jsonl and its documentation.
+
+The file of a run's events.
+"""
 
 from __future__ import annotations
 
 import math
 from contextlib import closing
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +16,7 @@ from hypothesis import strategies as st
 
 from docs.metrics import page
 from envsuite.core.errors import DataError, UnknownName, UsageError
+from trainers.report.events import FILE, Kind, RunEvent, read_events, write_event
 from trainers.report.metrics import MetricsWriter, is_metric, read_metrics
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "metrics.md"
@@ -74,3 +79,32 @@ def test_a_damaged_line_is_named(tmp_path: Path, line: bytes) -> None:
         read_metrics(path)
     with pytest.raises(DataError, match=r"none\.jsonl"):
         read_metrics(tmp_path / "none.jsonl")
+
+
+EVENTS = st.builds(
+    RunEvent,
+    kind=st.sampled_from(get_args(Kind)),
+    iteration=st.integers(0, 10**6),
+    message=st.text(max_size=40),
+    facts=st.dictionaries(st.text(max_size=5), st.integers(0, 9) | st.text(max_size=5), max_size=3),
+)
+
+
+def _told(event: RunEvent) -> tuple[object, ...]:
+    return event.kind, event.iteration, event.message, dict(event.facts)
+
+
+@given(st.lists(EVENTS, min_size=1, max_size=4), st.data())
+def test_what_a_killed_write_left_is_passed_over_and_no_other_event_is_lost(
+    tmp_path_factory, events: list[RunEvent], data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("run") / "run"
+    assert read_events(folder) == []
+    for event in events:
+        write_event(folder, event)
+    whole = (folder / FILE).read_bytes()
+    assert [_told(event) for event in read_events(folder)] == [_told(event) for event in events]
+    last = len(whole.splitlines()[-1]) + 1
+    (folder / FILE).write_bytes(whole[: -data.draw(st.integers(2, last))])
+    write_event(folder, events[0])
+    assert [_told(event) for event in read_events(folder)] == [_told(event) for event in [*events[:-1], events[0]]]

@@ -1,4 +1,9 @@
-"""What a run waits for is named, on every rank; a rank that is lost ends the run, which names it."""
+"""What a run waits for is named, on every rank; a rank that is lost ends the run, which names it.
+
+A signal stops a run at the next point where nothing is lost.
+
+News of servers become events of the run.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +16,28 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from accelerate import Accelerator
 from rich.console import Console
 from tiny_runs import BOOK, BOTH, begin, write_settings
 
 from envsuite.playing import activity
 from envsuite.playing.activity import ACTIVITY, ActivityState
+from envsuite.playing.engine import EngineFailed
+from envsuite.playing.manager import Watcher
+from envsuite.remote.places import News, listening, tell
 from envsuite.vector import Wait
+from trainers.report.events import read_events
+from trainers.rollout.vllm.host import HostGone
 from trainers.run import watchdog
 from trainers.run.checkpoint import newest, verify
+from trainers.run.event_log import EventLog
 from trainers.run.progress import RunProgress
+from trainers.run.stopping import Abandoned, Interrupted, Stopping
 from trainers.run.watchdog import Watchdog
 
 IMPATIENT = "from trainers.run import training, watchdog; watchdog.NOTICE = 2.0; raise SystemExit(training.main())"
@@ -160,3 +174,112 @@ def test_a_launched_run_that_loses_a_rank_ends_with_its_name_and_a_whole_checkpo
     assert any("no sign of life" in line if kind == signal.SIGSTOP else "killed" in line for line in errors), errors
     whole = newest(folder / "checkpoints")
     assert whole is not None and verify(whole)["iteration"] >= 1
+
+
+@pytest.fixture
+def stop() -> Iterator[Stopping]:
+    progress = RunProgress(3, plain=True, console=Console(file=StringIO()))
+    with Stopping(Accelerator(cpu=True), progress) as stopping:
+        yield stopping
+
+
+def _send(kind: signal.Signals) -> None:
+    os.kill(os.getpid(), kind)
+
+
+def test_without_a_signal_a_phase_gives_its_result_and_shows_how_far_it_is(stop: Stopping) -> None:
+    def work(watch: Watcher) -> str:
+        watch(2, Wait("an engine", time.monotonic() - 30.0))
+        assert "waiting for an engine, for 30 s" in stop.progress._wait_text()
+        assert ACTIVITY.now().waits_for == "an engine"
+        watch(5, Wait("an engine", time.monotonic()))
+        assert "waiting" not in stop.progress._wait_text(), "each answer is waited for a little"
+        return "all"
+
+    assert stop.phase("rollout", 6, work) == "all"
+    assert stop.progress._count == 5 and "rollout 5/6" in stop.progress._stage_text()
+    stop.point()
+
+
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_abandons_the_phase_at_its_next_look(stop: Stopping, kind: signal.Signals) -> None:
+    reached = []
+
+    def work(watch: Watcher) -> None:
+        _send(kind)
+        reached.append("sent")
+        watch(1, None)
+        reached.append("after")
+
+    with pytest.raises(Abandoned):
+        stop.phase("rollout", 1, work)
+    assert reached == ["sent"] and stop.number == kind
+    with pytest.raises(Abandoned):
+        stop.phase("rollout", 1, reached.append)
+    assert reached == ["sent"], "a phase after the signal does not begin"
+    with pytest.raises(Abandoned):
+        stop.point()
+
+
+def test_a_phase_that_ended_before_it_looked_is_discarded_as_well(stop: Stopping) -> None:
+    with pytest.raises(Abandoned):
+        stop.phase("rollout", 1, lambda watch: _send(signal.SIGTERM))
+
+
+def test_the_first_signal_counts_and_only_a_second_interrupt_ends_at_once(stop: Stopping) -> None:
+    for kind in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT):
+        _send(kind)
+    assert stop.number == signal.SIGTERM
+    with pytest.raises(KeyboardInterrupt):
+        _send(signal.SIGINT)
+
+
+def test_afterwards_signals_do_what_they_did_before() -> None:
+    before = [signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM)]
+    with Stopping(Accelerator(cpu=True), RunProgress(1, plain=True, console=Console(file=StringIO()))):
+        assert signal.getsignal(signal.SIGTERM) != before[1]
+    assert [signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_a_stopped_run_says_how_to_go_on_and_exits_as_one_that_the_signal_ended() -> None:
+    stopped = Interrupted(signal.SIGTERM, Path("runs/a/checkpoints/iteration-00003"))
+    said = "stopped by SIGTERM; go on with --resume (checkpoint runs/a/checkpoints/iteration-00003)"
+    assert str(stopped) == said and stopped.exit_code == 143
+
+
+@pytest.mark.parametrize("error", [HostGone("it does not answer"), EngineFailed("its weights are others")])
+def test_a_phase_whose_engine_fails_raises_the_same_error_in_all_processes(stop: Stopping, error: EngineFailed) -> None:
+    def work(watch: Watcher) -> None:
+        raise error
+
+    with pytest.raises(EngineFailed, match=str(error)) as raised:
+        stop.phase("rollout", 1, work)
+    assert type(raised.value) is type(error), "what starts a run again asks for it"
+
+
+JOINS = News("http://a:1", "TextCraft-v0", True, "it is named")
+LEAVES = News("http://a:1", "TextCraft-v0", False, "it is named no more")
+
+
+def test_each_join_and_leave_is_one_event_however_many_parts_of_the_run_tell_of_it(tmp_path: Path) -> None:
+    log = EventLog(tmp_path, "run", None, writes=True)
+    other = News("http://a:1", "Sokoban-v0", True, "it is named")
+    with listening(lambda news: log.note(news, 3)):
+        for news in (JOINS, JOINS, other, LEAVES, LEAVES, JOINS):
+            tell(news)
+    tell(LEAVES)
+    found = read_events(tmp_path)
+    assert [event.message for event in found] == list(map(str, (JOINS, other, LEAVES, JOINS)))
+    assert {(event.kind, event.iteration) for event in found} == {("server", 3)}
+    facts = {"url": "http://a:1", "serves": "TextCraft-v0", "joined": False, "why": "it is named no more"}
+    assert found[2].facts == facts
+
+
+def test_only_the_first_process_writes_events_and_a_full_disk_ends_no_thread(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    EventLog(tmp_path, "run", None, writes=False).note(JOINS, 3)
+    assert not [*tmp_path.iterdir()]
+    (tmp_path / "file").touch()
+    EventLog(tmp_path / "file", "run", None, writes=True).note(JOINS, 3)
+    assert "cannot be written" in caplog.text

@@ -5,12 +5,9 @@ Files that are no games: an error that names the file, what is wrong and the rem
 
 from __future__ import annotations
 
-import pickle
 import re
 import tempfile
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import orjson
@@ -116,18 +113,6 @@ def walk(game: NativeGame, choices: list[int]) -> list[GameTurn]:
     return turns
 
 
-@settings(max_examples=50)
-@given(st.lists(st.integers(0, 30), max_size=25), st.lists(st.integers(0, 30), max_size=25))
-def test_what_follows_a_restore_is_what_followed_the_snapshot(path: Path, before: list[int], after: list[int]) -> None:
-    game = NativeEngine().open(path)
-    last = [game.reset(), *walk(game, before)][-1]
-    token = pickle.loads(pickle.dumps(game.snapshot()))
-    expected = walk(game, after)
-    other = NativeEngine().open(path)
-    assert other.restore(token) == last
-    assert walk(other, after) == expected
-
-
 def test_a_snapshot_of_another_game_is_refused(game: NativeGame, tmp_path: Path, engine: NativeEngine) -> None:
     game.reset()
     other = engine.open(toy_house.write(tmp_path, pddl_problem=toy_house.problem(goal="(busy Rex)")))
@@ -135,18 +120,6 @@ def test_a_snapshot_of_another_game_is_refused(game: NativeGame, tmp_path: Path,
     for token in (other.snapshot(), None, {}, ()):
         with pytest.raises(UsageError, match="snapshot of this game"):
             game.restore(token)
-
-
-def test_threads_that_share_a_game_play_as_if_alone(path: Path) -> None:
-    def play(engine: NativeEngine, seed: int) -> list[GameTurn]:
-        game = engine.open(path)
-        game.reset()
-        return walk(game, [seed * 7 + step * (seed + 3) for step in range(40)])
-
-    shared, start = NativeEngine(), threading.Barrier(32)
-    with ThreadPoolExecutor(32) as threads:
-        found = list(threads.map(lambda seed: start.wait() >= 0 and play(shared, seed), range(32)))
-    assert found == [play(NativeEngine(), seed) for seed in range(32)]
 
 
 def test_a_game_without_one_place_for_the_player_is_played_as_well(tmp_path: Path, engine: NativeEngine) -> None:

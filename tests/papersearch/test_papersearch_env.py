@@ -7,7 +7,6 @@ The player that a base model imitates.
 
 from __future__ import annotations
 
-import hashlib
 import random
 import re
 from pathlib import Path
@@ -143,13 +142,6 @@ def test_the_expert_finds_everything_and_the_lexical_baseline_much() -> None:
     assert recall["expert"] == pytest.approx(1.0) and 0.5 < recall["lexical"] < 0.99
 
 
-def test_players_have_an_answer_to_every_state(seven: Path) -> None:
-    env = PaperSearchEnv(source=seven, end_when_found=False, selector="lexical")
-    for player in (PaperSearchExpert(), PaperSearchLexical()):
-        for task_id in ("q-train", "q-test"):
-            assert all(turn.info["valid"] for turn in played(env, task_id, Acting(player), 30))
-
-
 @pytest.mark.parametrize("snippet", [0, 40])
 def test_the_lexical_baseline_expands_no_paper_twice_and_uses_every_call_of_a_step(snippet: int) -> None:
     for calls in (1, 2, 5):
@@ -223,14 +215,6 @@ def test_an_action_that_is_none_leaves_the_list_in_sight(seven: Path) -> None:
     env.step([search("delta")])
     text = env.step([ToolCall("open", {})])[0]["text"]
     assert text.startswith("Invalid action: ") and "g4 (2013) Delta beta" in text
-
-
-def test_goal_and_identity_are_told_without_an_episode(seven: Path) -> None:
-    env = PaperSearchEnv(source=seven, split=None)
-    assert env.goal("q-test") == "Find all papers that this query asks for.\n\nQuery: alpha omega"
-    gold = hashlib.sha256(b"side").hexdigest()
-    identity = {"corpus": Corpus(seven).digest, "query": "alpha omega", "date": 0, "gold_sha256": gold}
-    assert env.identity("q-test") == identity
 
 
 def test_the_counts_on_the_page_are_those_of_the_task_set(page: str) -> None:

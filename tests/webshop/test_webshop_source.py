@@ -5,15 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from shop_files import ATTRIBUTES, ENTRIES, HUMAN, entry, values, write_official, write_shop
 
 from envsuite.core import DataError
-from envsuite.retrieval.builder import IndexBuilder
-from envsuite.retrieval.index import Index
 from envsuite.webshop import json_stream
 from envsuite.webshop.documents import document, documents
 from envsuite.webshop.json_stream import elements, members
@@ -235,18 +232,3 @@ def test_a_document_is_name_description_bullet_and_options_where_they_are(field:
 def test_a_product_with_no_asin_of_its_own_is_left_out() -> None:
     asins = ["B000000001", "nan", "B0000000012", "B000000002", "B000000001"]
     assert [asin for asin, _ in documents({**PRODUCT, "asin": a} for a in asins)] == ["B000000001", "B000000002"]
-
-
-def test_rankings_and_scores_are_those_recorded_from_the_original(shared: Path, tmp_path: Path) -> None:
-    products = orjson.loads((shared / "data/webshop/items_shuffle_1000.json").read_bytes())
-    recorded = orjson.loads((shared / "golden/webshop/searches_a.json").read_bytes())
-    with IndexBuilder() as builder, open(tmp_path / "index", "wb") as file:
-        for asin, text in documents(products):
-            builder.add(asin, text)
-        builder.write(file)
-    index = Index(tmp_path / "index")
-    assert len(recorded) == 200
-    for search in recorded:
-        hits = index.search(search["query"], 50)
-        assert [hit.key for hit in hits] == [key for key, _ in search["hits"]], search["query"]
-        assert [hit.score for hit in hits] == pytest.approx([score for _, score in search["hits"]], abs=1e-3)

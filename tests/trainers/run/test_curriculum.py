@@ -13,7 +13,7 @@ import pytest
 from folders import SUPPORT
 from scipy.stats import chi2
 from solving_run import finish
-from tiny_runs import BOOK, BOTH, tokenizer, train, trained, weights, without_times, write_settings
+from tiny_runs import BOOK, BOTH, tokenizer, train, trained, without_times, write_settings
 
 from envsuite.playing.dialog import TokenDialogs
 from envsuite.playing.engine import Sampling
@@ -174,17 +174,6 @@ def test_a_run_draws_by_the_success_of_its_tasks_and_ends_episodes_at_its_stages
         assert lines[number]["train/step_limit"] == number // 2 + 1
         assert lines[number]["train/task_success"] == pytest.approx(np.mean(before))
     assert len({line["train/task_success"] for line in lines}) == 6
-
-
-@pytest.mark.slow
-def test_a_run_with_curricula_resumes_to_the_same_end(place: Path, luck: None) -> None:
-    settings = {**BOTH_KINDS, "checkpoint_every": 1, "keep_checkpoints": 4, "optim.schedule": "constant"}
-    whole, ends = trained(place, **settings), [place / folder / "tiny" for folder in ("runs", "other")]
-    settings["output"] = str(ends[1].parent)
-    for iterations, more in ((1, ()), (3, ("--resume",)), (4, ("--resume",))):
-        trained(place, *more, **settings, iterations=iterations, **{"evaluation.every": 1})
-    assert [line for line in without_times(ends[1]) if "train/loss" in line] == [x for x in whole if "train/loss" in x]
-    assert weights(ends[0] / "checkpoints/iteration-00004") == weights(ends[1] / "checkpoints/iteration-00004")
 
 
 @pytest.mark.slow

@@ -20,8 +20,7 @@ import pytest
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
-from tiny_runs import ROOT, environment, train, without_times, write_settings
-from waiting import until
+from tiny_runs import ROOT, environment, write_settings
 
 from envsuite.cli import main as envsuite
 from envsuite.exits import is_full, status_of
@@ -88,24 +87,6 @@ def test_where_there_are_no_locks_a_warning_says_so(
         == [f"{tmp_path}: its file system has no locks (No locks available); start no other run there"] * 2
     )
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.slow
-def test_a_living_run_loses_nothing_to_a_second_start_beside_it(place: Path) -> None:
-    config = str(write_settings(place, iterations=4000))
-    metrics = place / "runs" / "tiny" / "metrics.jsonl"
-    words = [sys.executable, "-m", "trainers.train", "--config", config]
-    with subprocess.Popen(words, cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL) as first:
-        try:
-            until(lambda: first.poll() is not None or (metrics.exists() and metrics.read_bytes().count(b"\n") > 4))
-            for more in ([], ["--resume"]):
-                (line,) = train("--config", config, *more, status=2).stderr.splitlines()
-                assert f"(pid {first.pid} on " in line
-        finally:
-            first.kill()
-    train("--config", str(write_settings(place, iterations=6)), "--resume", status=0)
-    done = [record["iteration"] for record in without_times(place / "runs" / "tiny")]
-    assert done == sorted(done) and set(done) == set(range(max(done) + 1))
 
 
 @pytest.fixture

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from folders import SUPPORT
-from safetensors.torch import load_file
-from tiny_runs import BOTH, save_model, train, trained, weights, without_times, write_settings
+from tiny_runs import BOTH, save_model, train, trained, without_times, write_settings
 
 from trainers.policy.config import ModelConfig
 from trainers.rollout.config import RolloutConfig
@@ -59,23 +56,6 @@ def test_two_processes_tell_experts_too(folder: Path, changes: dict[str, Any]) -
     for line in _lines(without_times(folder / "runs" / "tiny")):
         assert 0.0 < line["train/rerouted_tokens"] < 1.0, "also those that older weights sent elsewhere"
         assert 0.01 < line["train/balance_loss"] < 0.1
-
-
-@pytest.mark.slow
-def test_an_adapter_on_experts_resumes_to_the_same_end(folder: Path) -> None:
-    lora = {"rank": 2, "alpha": 4, "targets": ["q_proj", "experts.gate_up_proj", "experts.down_proj"]}
-    changes = {"model.adapter": lora, "model.gradient_checkpointing": True, "method.objective": {"kl": "k3"}}
-    own = trained(folder, **changes)
-    killed = (sys.executable, str(SUPPORT / "killed_run.py"))
-    config = str(write_settings(folder, **changes, output=str(folder / "other")))
-    assert train("--config", config, program=(*killed, "metrics", "3", "9")).returncode == -9
-    assert train("--config", config, "--resume").returncode == 0
-    assert without_times(folder / "other" / "tiny") == own
-    ends = [weights(folder / place / "tiny" / "checkpoints" / "iteration-00004") for place in ("runs", "other")]
-    assert ends[0] == ends[1]
-    assert next(line for line in reversed(own) if "train/kl" in line)["train/kl"] > 1e-4
-    name = "base_model.model.model.layers.0.mlp.experts.lora_A.weight"
-    assert name in load_file(folder / "runs" / "tiny" / "checkpoints" / "iteration-00004" / "adapter_model.safetensors")
 
 
 def test_engines_that_tell_no_experts_are_refused() -> None:

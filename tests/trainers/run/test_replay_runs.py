@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +12,13 @@ from accelerate import Accelerator
 from even_tokens import EvenTokens
 from folders import SUPPORT
 from safetensors.numpy import load_file
-from tiny_runs import BOTH, model, save_model, step_table, train, trained, weights, without_times, write_settings
+from tiny_runs import BOTH, model, save_model, step_table, train, trained, without_times, write_settings
 
 from trainers.policy.accumulation import Batch, log_probabilities
 from trainers.policy.config import OptimConfig
 from trainers.policy.loss import Objective
 from trainers.policy.model import Policy
 from trainers.policy.update import Updater
-from trainers.report.metrics import MetricsWriter
 from trainers.train import main
 
 assert EvenTokens  # importing it enters it
@@ -69,33 +66,6 @@ def test_the_buffer_fills_is_imitated_once_and_is_empty_again(reference: Path) -
     assert [record["replay/gamma"] for record in records] == pytest.approx([0.5, 1, 1, 1, 1])
     assert all(record["shape/mu"] > 0.99 for record in records)
     assert len({record["replay/cov_high"] for record in records}) == 1, "bounds are those of the first iteration"
-
-
-@pytest.mark.seconds
-@pytest.mark.parametrize("stop", [2, *(pytest.param(stop, marks=pytest.mark.slow) for stop in (1, 3))])
-def test_a_run_stopped_while_its_buffer_fills_and_resumed_equals_one_that_was_not(
-    reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
-) -> None:
-    config = _settings(reference, output=str(tmp_path / "runs"))
-    write = MetricsWriter.write
-
-    def writing(self: MetricsWriter, iteration: int, values: Any) -> None:
-        write(self, iteration, values)
-        if iteration == stop:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(MetricsWriter, "write", writing)
-        assert main(["--config", config]) == 128 + signal.SIGTERM
-    run, whole = tmp_path / "runs/tiny", reference / "runs/tiny"
-    saved = load_file(run / f"checkpoints/iteration-{stop:05d}/replay.safetensors")
-    stored = next(record for record in without_times(whole) if record["iteration"] == stop)["replay/stored"]
-    assert len(np.unique(saved["episode_id"])) == stored
-    assert main(["--config", config, "--resume"]) == 0
-    assert without_times(run) == without_times(whole)
-    last = [folder / "checkpoints/iteration-00005" for folder in (run, whole)]
-    assert weights(last[0]) == weights(last[1])
-    assert (last[0] / "replay.safetensors").read_bytes() == (last[1] / "replay.safetensors").read_bytes()
 
 
 @pytest.mark.slow

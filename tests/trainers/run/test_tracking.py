@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import signal
 import sys
 import tempfile
 import time
@@ -16,8 +15,7 @@ from pathlib import Path
 import pytest
 import tracked
 from accelerate import Accelerator
-from folders import SUPPORT
-from tiny_runs import settings, tokenizer, train, write_settings
+from tiny_runs import settings, tokenizer
 
 from envsuite.core.errors import EnvsuiteError
 from trainers.report.metrics import read_metrics
@@ -29,7 +27,6 @@ from trainers.run.folder import RunFolder
 from trainers.settings import ConfigError, checked
 
 os.environ["TRACKIO_DIR"] = tempfile.mkdtemp()  # read when trackio is imported
-KILLED = str(SUPPORT / "killed_run.py")
 NAMES = ["tensorboard", "wandb", "trackio"]
 
 
@@ -111,30 +108,6 @@ def test_a_tracker_holds_what_the_metrics_file_holds_of_a_run_that_goes_on_from_
     else:
         _, texts, config = tracked.trackio(tmp_path.name, "tiny")
         assert config["rollout"] == {"tasks": 2} and texts["status"] == "finished"
-
-
-@pytest.mark.slow
-def test_a_run_that_was_killed_is_resumed_in_every_tracker(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("WANDB_SERVICE", raising=False)  # that of this process, which would outlive the killed one
-    config = ["--config", str(write_settings(place, tracking={"trackers": NAMES}))]
-    train("metrics", "3", str(int(signal.SIGKILL)), *config, program=(sys.executable, KILLED), status=-signal.SIGKILL)
-    resumed = train(*config, "--resume")
-    assert resumed.returncode == 0 and "resuming after iteration 2" in resumed.stdout, resumed.stderr
-    run = place / "runs" / "tiny"
-    records = read_metrics(run / "metrics.jsonl")
-    steps = sorted(("train/success", r["iteration"]) for r in records if "train/success" in r)
-    steps += sorted(("eval/success", r["iteration"]) for r in records if "eval/success" in r)
-    board, texts = tracked.tensorboard(run)
-    shown = {"wandb": tracked.wandb(run)[0], "trackio": tracked.trackio(place.name, "tiny")[0], "tensorboard": board}
-    assert steps == [("train/success", i) for i in (1, 2, 3, 4)] + [("eval/success", i) for i in (0, 2, 4)]
-    for name, found in shown.items():
-        named = Counter((tag, step) for tag, step, _ in found.elements() if tag in ("train/success", "eval/success"))
-        if name != "tensorboard":  # what the last second had is lost when the run is killed, here maybe all of it
-            assert named <= Counter(steps) and named["train/success", 4] == named["eval/success", 4] == 1
-        else:
-            assert named == Counter(steps), name
-    assert texts["status"] == "finished"
-    assert len(tracked.wandb(run)[2]) == 1
 
 
 def test_tensorboard_forgets_what_a_resumed_run_computes_otherwise(tmp_path: Path) -> None:
@@ -251,18 +224,3 @@ def test_a_tracker_that_cannot_log_in_is_warned_of_once_and_training_goes_on(
     assert len(warned) == 1 and warned[0].startswith(f"the tracker {name} failed (ConnectionError: no network)")
     assert len(read_metrics(followed.place / "metrics.jsonl")) == 3
     assert followed.config.tracking.trackers == NAMES, "after --resume it is tried again"
-
-
-@pytest.mark.slow
-def test_wandb_with_a_key_and_no_network_does_not_end_a_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    pytest.importorskip("wandb")
-    for variable, value in {"MODE": "online", "API_KEY": "0123456789" * 4, "BASE_URL": "http://127.0.0.1:9"}.items():
-        monkeypatch.setenv(f"WANDB_{variable}", value)
-    followed = Followed(tmp_path, ["tensorboard", "wandb"])
-    with caplog.at_level(logging.WARNING, "trainers.run.features.tracking.trackers"):
-        with followed.play(range(3)):
-            pass
-    assert sum("the tracker wandb failed" in record.getMessage() for record in caplog.records) == 1
-    assert len(read_metrics(followed.place / "metrics.jsonl")) == 3

@@ -23,7 +23,7 @@ from types import SimpleNamespace
 import pytest
 from accelerate import Accelerator
 from rich.console import Console
-from tiny_runs import BOOK, BOTH, begin, write_settings
+from tiny_runs import BOOK, begin, write_settings
 
 from envsuite.playing import activity
 from envsuite.playing.activity import ACTIVITY, ActivityState
@@ -34,7 +34,6 @@ from envsuite.vector import Wait
 from trainers.report.events import read_events
 from trainers.rollout.vllm.host import HostGone
 from trainers.run import watchdog
-from trainers.run.checkpoint import newest, verify
 from trainers.run.event_log import EventLog
 from trainers.run.progress import RunProgress
 from trainers.run.stopping import Abandoned, Interrupted, Stopping
@@ -134,46 +133,6 @@ def test_a_run_whose_environment_hangs_says_which_server_and_since_when_and_goes
         run.kill()
     assert run.returncode == 0, said
     assert "has waited" in said, "on the display, too"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "ranks, struck, kind, changes",
-    [
-        (2, 1, signal.SIGKILL, {"model.adapter": {"rank": 4}}),
-        (3, 2, signal.SIGKILL, {"model.shard": "full"}),
-        (3, 0, signal.SIGKILL, {}),
-        (2, 1, signal.SIGSTOP, {"model.shard": "full"}),
-        (3, 1, signal.SIGSTOP, {"model.adapter": {"rank": 4}}),
-    ],
-)
-def test_a_launched_run_that_loses_a_rank_ends_with_its_name_and_a_whole_checkpoint(
-    place: Path, ranks: int, struck: int, kind: signal.Signals, changes: dict[str, object]
-) -> None:
-    config = write_settings(
-        place, iterations=4000, checkpoint_every=1, process_timeout=0.25, **{"rollout.tasks": ranks, **changes}
-    )
-    launcher = begin(*BOTH, "--num_processes", str(ranks), "-m", "trainers.train", "--config", str(config))
-    folder = place / "runs/tiny"
-    pid = 0
-    try:
-        log = folder / (f"run.rank{struck}.log" if struck else "run.log")
-        pid = int(_wait_for(log, rf"this is number {struck} \(pid ([0-9]+)\)", launcher)[1])
-        _wait_for(folder / "metrics.jsonl", '"iteration":2,', launcher)
-        os.kill(pid, kind)
-        began = time.monotonic()
-        said = launcher.communicate(timeout=150)[0]
-    finally:
-        launcher.kill()
-        if pid:
-            os.kill(pid, signal.SIGKILL) if Path(f"/proc/{pid}").exists() else None
-    assert launcher.returncode not in (0, None), said
-    assert time.monotonic() - began < 120
-    errors = [line for line in said.splitlines() if "error: " in line and f"rank {struck} (pid {pid} on " in line]
-    assert errors, said
-    assert any("no sign of life" in line if kind == signal.SIGSTOP else "killed" in line for line in errors), errors
-    whole = newest(folder / "checkpoints")
-    assert whole is not None and verify(whole)["iteration"] >= 1
 
 
 @pytest.fixture

@@ -1,8 +1,5 @@
-from __future__ import annotations
-
 import json
 import tomllib
-from pathlib import Path
 
 from tools.budget import Size, over, size
 from tools.mutants import HEAD, Folder, accepted_entries, entry, function_of, limit
@@ -28,12 +25,12 @@ lines""" + os.sep
 '''
 
 
-def test_blank_lines_comments_and_docstrings_are_free() -> None:
+def test_blank_lines_comments_and_docstrings_are_free():
     assert size(CODE) == Size(lines=6, tokens=22)
     assert size('"""Only a docstring."""\n') == Size()
 
 
-def test_a_folder_is_over_by_lines_or_by_tokens_or_without_a_budget() -> None:
+def test_a_folder_is_over_by_lines_or_by_tokens_or_without_a_budget():
     found = {"a": Size(10, 100), "b": Size(11, 100), "c": Size(10, 101), "d": Size()}
     said = over(found, {"a": [10, 100], "b": [10, 100], "c": [10, 100], "e": [1, 1]})
     assert [line.split()[0].rstrip(":") for line in said] == ["b", "c", "d", "e"]
@@ -49,13 +46,13 @@ SHOWN = """# trainers.steps.table.xǁStepTableǁtake__mutmut_3: survived
 """
 
 
-def test_every_folder_of_mutants_and_its_tests_are_there(root: Path) -> None:
+def test_every_folder_of_mutants_and_its_tests_are_there(root):
     folders = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["mutants"]["folders"]
     assert folders
     assert all((root / path).exists() for folder, tests in folders.items() for path in (folder, *tests))
 
 
-def test_a_mutant_is_listed_by_its_function_and_what_differs() -> None:
+def test_a_mutant_is_listed_by_its_function_and_what_differs():
     mutant = "trainers.steps.table.xǁStepTableǁtake__mutmut_3"
     assert function_of(mutant) == "trainers.steps.table.StepTable.take"
     assert entry(mutant, SHOWN) == (
@@ -63,13 +60,13 @@ def test_a_mutant_is_listed_by_its_function_and_what_differs() -> None:
     )
 
 
-def test_equivalent_mutants_do_not_count_and_those_that_never_end_are_found() -> None:
+def test_equivalent_mutants_do_not_count_and_those_that_never_end_are_found():
     folder = Folder("envsuite/core", 1587, ["a", "b"], ["c"], {"d": "…"}, ["e", "f"])
     assert folder.row == "| envsuite/core | 1,587 | 6 | 2 | 1 | 1 | 2 | 75 % |"
     assert folder.row.count("|") == HEAD.splitlines()[0].count("|") == HEAD.splitlines()[1].count("|")
 
 
-def test_every_accepted_mutant_names_a_function_that_is_there(root: Path) -> None:
+def test_every_accepted_mutant_names_a_function_that_is_there(root):
     for accepted in accepted_entries():
         names = accepted.splitlines()[0].removeprefix("### ").split(".")
         at = next(n for n in range(len(names), 0, -1) if root.joinpath(*names[:n]).with_suffix(".py").is_file())
@@ -78,7 +75,7 @@ def test_every_accepted_mutant_names_a_function_that_is_there(root: Path) -> Non
         assert all(line[2:] in text for line in accepted.splitlines() if line.startswith("- ")), accepted
 
 
-def test_all_tests_of_a_folder_have_five_times_as_long_as_they_took(tmp_path: Path) -> None:
+def test_all_tests_of_a_folder_have_five_times_as_long_as_they_took(tmp_path):
     (tmp_path / "mutants").mkdir()
     stats = {"duration_by_test": {"tests/a.py::test_a": 30.0, "tests/a.py::test_b": 50.0}}
     (tmp_path / "mutants" / "mutmut-stats.json").write_text(json.dumps(stats))

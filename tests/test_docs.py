@@ -1,9 +1,6 @@
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -13,11 +10,11 @@ from trainers.credit.estimators import ESTIMATORS
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_and_commands_of_a_page_lead_somewhere(page: Path) -> None:
+def test_links_and_commands_of_a_page_lead_somewhere(page):
     assert not list(problems(page))
 
 
-def test_broken_links_and_commands_are_found(tmp_path: Path) -> None:
+def test_broken_links_and_commands_are_found(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(
         "# A heading\n[fine](#a-heading) [fine](https://example.org/x) [no](#other) [no](missing.md)\n"
@@ -34,13 +31,13 @@ def test_broken_links_and_commands_are_found(tmp_path: Path) -> None:
     ]
 
 
-def test_generated_pages_are_named_by_their_own_command() -> None:
+def test_generated_pages_are_named_by_their_own_command():
     for page in pages():
         for _, target in MADE_BY.findall(page.read_text(encoding="utf-8")):
             assert ROOT / target == page
 
 
-def test_no_page_says_that_an_environment_or_a_method_is_missing_which_is_there() -> None:
+def test_no_page_says_that_an_environment_or_a_method_is_missing_which_is_there():
     there = [*(env_id.partition("-v")[0] for env_id in ENVIRONMENTS), *ESTIMATORS]
     names = "|".join(sorted(re.sub(r"(?<=[a-z])(?=[A-Z])|_", "[ _-]?", name) for name in there))
     claim = re.compile(rf"\b({names})\b[^.;|]* (is|are) (not an?|no) (environment|method)s?\b[^|]* here", re.IGNORECASE)
@@ -54,7 +51,7 @@ def test_no_page_says_that_an_environment_or_a_method_is_missing_which_is_there(
     [body for language, body in FENCE.findall((ROOT / "README.md").read_text("utf-8")) if language == "python"],
     ids=lambda code: code.splitlines()[0],
 )
-def test_the_examples_of_the_readme_run_as_they_stand(code: str) -> None:
+def test_the_examples_of_the_readme_run_as_they_stand(code):
     run = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     assert run.stdout

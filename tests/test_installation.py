@@ -1,7 +1,5 @@
 """What an installation finds, wherever Python is started."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -23,7 +21,7 @@ print(gymnasium.make("TextCraft-v0").reset(seed=0)[1]["task_id"])
 """
 
 
-def test_an_editable_clone_named_envsuite_is_found_from_the_folder_above_it(root: Path, tmp_path: Path) -> None:
+def test_an_editable_clone_named_envsuite_is_found_from_the_folder_above_it(root, tmp_path):
     clone, installed = tmp_path / "envsuite", tmp_path / "site-packages"
     for package in ("envsuite", "trainers"):
         shutil.copytree(root / package, clone / package, ignore=shutil.ignore_patterns("__pycache__"))
@@ -43,7 +41,7 @@ def test_an_editable_clone_named_envsuite_is_found_from_the_folder_above_it(root
     assert task
 
 
-def test_a_wheel_has_the_model_that_is_taken_by_default(root: Path, tmp_path: Path) -> None:
+def test_a_wheel_has_the_model_that_is_taken_by_default(root, tmp_path):
     shutil.copytree(root / "trainers", tmp_path / "trainers", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "envsuite").mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE", "envsuite/__init__.py"):  # the last has the version
@@ -56,7 +54,7 @@ def test_a_wheel_has_the_model_that_is_taken_by_default(root: Path, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_program_outside_of_the_repository_says_which_configurations_there_are(root: Path, tmp_path: Path) -> None:
+def test_a_program_outside_of_the_repository_says_which_configurations_there_are(root, tmp_path):
     run = subprocess.run(
         [sys.executable, "-m", "trainers.train", "--config", "configs/quick-start.yaml"],
         cwd=tmp_path,

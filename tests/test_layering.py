@@ -110,7 +110,7 @@ def _parts(package: str) -> list[str]:
 
 
 @pytest.mark.parametrize("package", LAYERS)
-def test_imports_point_downward_only(package: str) -> None:
+def test_imports_point_downward_only(package):
     rank = {part: i for i, parts in enumerate(LAYERS[package]) for part in parts}
     missing = set(_parts(package)) - set(rank)
     assert not missing, f"enter {sorted(missing)} into LAYERS, and into docs/architecture.md"
@@ -126,7 +126,7 @@ def test_imports_point_downward_only(package: str) -> None:
     assert not upward, "\n".join(upward)
 
 
-def test_no_module_imports_itself_by_a_detour() -> None:
+def test_no_module_imports_itself_by_a_detour():
     graph = {name: {target for target in targets if target in MODULES} for name, targets in _all_imports().items()}
     try:
         graphlib.TopologicalSorter(graph).prepare()
@@ -143,7 +143,7 @@ def _roots(prefix: str, inside: bool = True) -> set[str]:
     }
 
 
-def test_envsuite_never_imports_trainers_nor_what_only_trainers_need() -> None:
+def test_envsuite_never_imports_trainers_nor_what_only_trainers_need():
     found = {
         (name, root)
         for name in MODULES
@@ -154,18 +154,18 @@ def test_envsuite_never_imports_trainers_nor_what_only_trainers_need() -> None:
 
 
 @pytest.mark.parametrize("package", ["envsuite", "trainers"])
-def test_the_product_imports_nothing_of_what_is_beside_it(package: str) -> None:
+def test_the_product_imports_nothing_of_what_is_beside_it(package):
     assert not _roots(package) & NEVER_IN_PRODUCT
 
 
-def test_what_is_imported_only_where_it_is_called_is_not_imported_before() -> None:
+def test_what_is_imported_only_where_it_is_called_is_not_imported_before():
     code = f"import sys, {', '.join(ONLY_WHERE_CALLED)}; print(*(n for n in sys.argv[1:] if n in sys.modules))"
     roots = sorted({root for roots in ONLY_WHERE_CALLED.values() for root in roots})
     run = subprocess.run([sys.executable, "-c", code, *roots], capture_output=True, text=True, check=True)
     assert not run.stdout.split()
 
 
-def test_only_the_play_of_people_imports_the_library_of_terminals() -> None:
+def test_only_the_play_of_people_imports_the_library_of_terminals():
     found = {name for name in MODULES if name.startswith("envsuite.") and "textual" in _roots(name, inside=False)}
     assert found == {
         "envsuite.play.app",
@@ -174,7 +174,7 @@ def test_only_the_play_of_people_imports_the_library_of_terminals() -> None:
     }  # doctor tries what play needs
 
 
-def test_estimators_and_step_tables_know_no_model_and_no_environment() -> None:
+def test_estimators_and_step_tables_know_no_model_and_no_environment():
     assert not _roots("trainers.credit.estimators") & NEVER_IN_ESTIMATORS
     assert not _roots("trainers.steps") & NEVER_IN_ESTIMATORS
 
@@ -193,6 +193,6 @@ def _swallowed(path: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("package", LAYERS)
-def test_who_catches_every_exception_raises_or_says_why_not(package: str) -> None:
+def test_who_catches_every_exception_raises_or_says_why_not(package):
     found = [place for path in sorted((ROOT / package).rglob("*.py")) for place in _swallowed(path)]
     assert not found, "\n".join(["narrow it, or give the reason in a comment on its line:", *found])

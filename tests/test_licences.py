@@ -1,10 +1,7 @@
 """No file of the repository carries somebody else's licence: code of others comes from packages."""
 
-from __future__ import annotations
-
 import re
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +14,7 @@ NOTICE = re.compile(
 OURS = {"LICENSE", "tests/test_licences.py"}
 
 
-def test_no_file_carries_the_licence_of_somebody_else(root: Path) -> None:
+def test_no_file_carries_the_licence_of_somebody_else(root):
     if not (root / ".git").exists():
         pytest.skip("needs a checkout with git")
     names = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, check=True, text=True).stdout

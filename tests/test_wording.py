@@ -34,7 +34,7 @@ def _nodes() -> Iterator[tuple[str, ast.AST]]:
                 yield f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}", node
 
 
-def test_functions_are_verbs_or_nouns() -> None:
+def test_functions_are_verbs_or_nouns():
     functions = [
         f"{place} {node.name}"
         for place, node in _nodes()
@@ -45,7 +45,7 @@ def test_functions_are_verbs_or_nouns() -> None:
     assert len(functions) <= MOST_FUNCTIONS, "\n".join(functions)
 
 
-def test_variables_are_nouns() -> None:
+def test_variables_are_nouns():
     variables = [
         f"{place} {node.id}"
         for place, node in _nodes()
@@ -56,7 +56,7 @@ def test_variables_are_nouns() -> None:
     assert len(variables) <= MOST_VARIABLES, "\n".join(variables)
 
 
-def test_a_class_has_its_name_alone() -> None:
+def test_a_class_has_its_name_alone():
     classes = [node.name for place, node in _nodes() if isinstance(node, ast.ClassDef) and "scaffold/" not in place]
     names = Counter(classes)  # what `envsuite new` writes has the name that it is given
     assert {name for name, count in names.items() if count > 1} == {*SHARED}

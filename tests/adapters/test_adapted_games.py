@@ -1,7 +1,5 @@
 """Games of PettingZoo and GEM are what the packages play."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 
@@ -12,7 +10,7 @@ from envsuite.adapters.base import words_missing
 from envsuite.core import MissingExtra, UnknownName, UsageError
 
 
-def test_agents_take_turns_and_each_earns_its_own() -> None:
+def test_agents_take_turns_and_each_earns_its_own():
     env = made("pettingzoo/nim", goal="Take the last stick.")
     assert env.unwrapped.agents == {"first": ("act",), "second": ("act",)}
     seen, info = env.reset(options={"task_id": "seed-1"})
@@ -30,7 +28,7 @@ def test_agents_take_turns_and_each_earns_its_own() -> None:
     assert info["rewards"] == {"first": -1.0, "second": 1.0}
 
 
-def test_the_first_agent_solves_the_task_and_an_end_by_patience_is_truncated() -> None:
+def test_the_first_agent_solves_the_task_and_an_end_by_patience_is_truncated():
     env = made("pettingzoo/nim", settings={"words": True, "patience": 2})
     assert env.unwrapped.tools[0].parameters["properties"]["action"] == {
         "type": "string", "minLength": 1, "maxLength": 3
@@ -47,7 +45,7 @@ def test_the_first_agent_solves_the_task_and_an_end_by_patience_is_truncated() -
     assert info["success"] and info["score"] == 1.0
 
 
-def test_a_board_of_pettingzoo_is_shown_from_the_side_of_the_agent() -> None:
+def test_a_board_of_pettingzoo_is_shown_from_the_side_of_the_agent():
     pytest.importorskip("pygame", reason="needs: pip install 'pettingzoo[classic]'")
     env = made("pettingzoo/classic.tictactoe_v3")
     env.reset(seed=0)
@@ -65,13 +63,13 @@ def test_a_board_of_pettingzoo_is_shown_from_the_side_of_the_agent() -> None:
         ("pettingzoo/classic.hanabi_v5", {}, "Hanabi depends on OpenSpiel"),
     ],
 )
-def test_what_is_wrong_with_a_game_is_told(env_id: str, options: dict[str, Any], problem: str) -> None:
+def test_what_is_wrong_with_a_game_is_told(env_id, options, problem):
     with pytest.raises((UnknownName, UsageError, MissingExtra)) as told:
         made(env_id, **options)
     assert problem in str(told.value)
 
 
-def test_a_game_of_gem_is_the_packages() -> None:
+def test_a_game_of_gem_is_the_packages():
     gem: Any = pytest.importorskip("gem", reason="needs the package: pip install gem-llm")
     random.seed(4)
     own = gem.make("game:GuessTheNumber-v0-random")
@@ -88,7 +86,7 @@ def test_a_game_of_gem_is_the_packages() -> None:
     assert info["success"] == (reward >= 1)
 
 
-def test_words_that_a_game_does_not_find_are_told_as_a_command() -> None:
+def test_words_that_a_game_does_not_find_are_told_as_a_command():
     told = LookupError("\n***\n  Resource \x1b[93mwords\x1b[0m not found.\n  >>> nltk.download('words')\n")
     assert str(words_missing("gem/x", told)) == "gem/x reads words of NLTK: python -m nltk.downloader words"
     assert words_missing("gem/x", other := KeyError("y")) is other

@@ -77,7 +77,7 @@ def same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
     return seen == expected and {**info, "versions": 0} == {**wanted, "versions": 0}
 
 
-def test_an_episode_of_openenvs_contract_is_the_local_one_step_for_step() -> None:
+def test_an_episode_of_openenvs_contract_is_the_local_one_step_for_step():
     with bridging(BridgeSettings(("TextCraft-v0",), port=0)) as running:
         env, own = made("openenv/craft", server=f"{running.url}/openenv/TextCraft-v0"), made("TextCraft-v0")
         assert env.unwrapped.tasks.splits == own.unwrapped.tasks.splits
@@ -93,7 +93,7 @@ def test_an_episode_of_openenvs_contract_is_the_local_one_step_for_step() -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("env_id", ["openenv/craft", "mcp/sums"])
-def test_a_server_in_a_file_keeps_the_contract(folder: Path, env_id: str) -> None:
+def test_a_server_in_a_file_keeps_the_contract(folder, env_id):
     with bridging(BridgeSettings(("TextCraft-v0",), port=0)) as running:
         Path("craft.json").write_text(json.dumps({"server": f"{running.url}/openenv/TextCraft-v0"}))
         Path("sums.json").write_text(
@@ -103,7 +103,7 @@ def test_a_server_in_a_file_keeps_the_contract(folder: Path, env_id: str) -> Non
             check()
 
 
-def test_a_server_that_goes_away_and_comes_back_is_told_in_a_line() -> None:
+def test_a_server_that_goes_away_and_comes_back_is_told_in_a_line():
     with bridging(BridgeSettings(("TextCraft-v0",), port=0)) as running:
         url = running.url
         env = made("openenv/craft", server=f"{url}/openenv/TextCraft-v0", deadline=20.0)
@@ -152,7 +152,7 @@ async def _play(socket: WebSocket) -> None:
         await socket.send_json({**told, "data": data})
 
 
-def test_a_server_of_typed_actions_without_tasks_plays_seeds() -> None:
+def test_a_server_of_typed_actions_without_tasks_plays_seeds():
     app = Starlette(routes=[Route("/metadata", _metadata), Route("/schema", _schema), WebSocketRoute("/ws", _play)])
     with listening(app) as url:
         env = made("openenv/doubling", server=url, train=5, test=2)
@@ -174,7 +174,7 @@ def test_a_server_of_typed_actions_without_tasks_plays_seeds() -> None:
 
 
 @pytest.mark.seconds
-def test_tools_over_pipes_begin_anew_in_each_episode_and_the_function_pays(folder: Path) -> None:
+def test_tools_over_pipes_begin_anew_in_each_episode_and_the_function_pays(folder):
     goals = [
         {"goal": "Reach 5.", "sum": 5, "win": 7, "id": "five", "type": "small"},
         {"goal": "?", "sum": 1, "split": "test"},
@@ -202,7 +202,7 @@ def test_tools_over_pipes_begin_anew_in_each_episode_and_the_function_pays(folde
 
 
 @pytest.mark.seconds
-def test_the_projects_own_bridge_over_pipes_is_played_as_any_server(folder: Path) -> None:
+def test_the_projects_own_bridge_over_pipes_is_played_as_any_server(folder):
     own = made("TextCraft-v0")
     begun = [{"goal": f"Craft {seed}.", "arguments": {"seed": seed}} for seed in (0, 3)]
     Path("begun.jsonl").write_text("\n".join(map(json.dumps, begun)))
@@ -232,15 +232,13 @@ def test_the_projects_own_bridge_over_pipes_is_played_as_any_server(folder: Path
         ({"command": SUMS, "goals": "none.jsonl"}, DataError, "FileNotFoundError"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_a_server_of_tools_is_told(
-    folder: Path, options: dict[str, Any], error: type[Exception], problem: str
-) -> None:
+def test_what_is_wrong_with_a_server_of_tools_is_told(folder, options, error, problem):
     with pytest.raises(error) as told:
         made("mcp/sums", **{"reward": "reward.py:right", "goals": ["Add."], "deadline": 20.0, **options})
     assert problem in str(told.value) and "\n" not in str(told.value)
 
 
-def test_a_tool_that_vanishes_and_a_reward_that_raises_are_told(folder: Path) -> None:
+def test_a_tool_that_vanishes_and_a_reward_that_raises_are_told(folder):
     with listening(mcp_server.server.streamable_http_app()) as url:
         env = made("mcp/sums", server=f"{url}/mcp", reward="reward.py:broken", goals=["Add."])
         env.reset(seed=0)
@@ -256,7 +254,7 @@ def test_a_tool_that_vanishes_and_a_reward_that_raises_are_told(folder: Path) ->
         env.close()
 
 
-def test_clients_of_a_server_cannot_say_what_it_starts_or_asks() -> None:
+def test_clients_of_a_server_cannot_say_what_it_starts_or_asks():
     for env_id in ("mcp/sums", "openenv/sums"):
         kind: Any = load_env_creator(spec_of(env_id).entry_point)
         assert {"deadline", "split"} == kind.argument_schemas().keys() & {
@@ -269,7 +267,7 @@ def test_clients_of_a_server_cannot_say_what_it_starts_or_asks() -> None:
         }
 
 
-def test_an_end_that_is_none_of_the_task_is_truncated_by_bridges_too() -> None:
+def test_an_end_that_is_none_of_the_task_is_truncated_by_bridges_too():
     spec_of("pettingzoo/nim")
 
     async def play() -> list[tuple[bool, bool]]:

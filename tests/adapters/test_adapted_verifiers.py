@@ -67,7 +67,7 @@ def of(kind: str, **more: Any) -> Any:
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_single_turn_is_scored_by_the_rubric() -> None:
+def test_a_single_turn_is_scored_by_the_rubric():
     env = of("single", train=3)
     assert env.unwrapped.tasks.splits == {"train": ("train-0", "train-1", "train-2")}
     for text, reward in (("3", 1.0), ("4", 0.0)):
@@ -84,7 +84,7 @@ def test_a_single_turn_is_scored_by_the_rubric() -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_tools_are_the_environments_and_random_numbers_those_of_the_task() -> None:
+def test_tools_are_the_environments_and_random_numbers_those_of_the_task():
     env = of("tools")
     assert [tool.name for tool in env.unwrapped.tools] == ["answer", "add"]
     assert [*env.unwrapped.tasks.splits] == ["train", "test"]
@@ -102,7 +102,7 @@ def test_tools_are_the_environments_and_random_numbers_those_of_the_task() -> No
 
 
 @pytest.mark.usefixtures("folder")
-def test_what_fails_is_told() -> None:
+def test_what_fails_is_told():
     env = of("guess")
     env.reset(seed=0)
     *_, ended, _, info = called(env, "answer", text="fail")
@@ -118,7 +118,7 @@ def test_what_fails_is_told() -> None:
 
 @pytest.mark.seconds
 @pytest.mark.usefixtures("folder")
-def test_verifiers_keeps_the_contract_and_the_programs_signals() -> None:
+def test_verifiers_keeps_the_contract_and_the_programs_signals():
     import signal
 
     before = signal.getsignal(signal.SIGTERM)
@@ -129,6 +129,6 @@ def test_verifiers_keeps_the_contract_and_the_programs_signals() -> None:
 
 
 @pytest.mark.skipif(find_spec("verifiers") is not None, reason="verifiers is installed")
-def test_verifiers_that_is_missing_is_named() -> None:
+def test_verifiers_that_is_missing_is_named():
     with pytest.raises(MissingExtra, match=r"pip install .verifiers<0\.4."):
         made("verifiers/sums")

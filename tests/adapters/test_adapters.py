@@ -45,14 +45,14 @@ from envsuite.testing import checks
         ("pettingzoo", "pettingzoo/nim"),
     ],
 )
-def test_they_keep_the_contract(package: str, env_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_they_keep_the_contract(package, env_id, monkeypatch):
     monkeypatch.chdir(Path(__file__).parent)  # where shelf.py is
     pytest.importorskip(package, reason=f"needs the package: pip install 'envsuite[{package.replace('_', '-')}]'")
     for check in checks(env_id):
         check()
 
 
-def test_frozen_lake_is_gymnasiums() -> None:
+def test_frozen_lake_is_gymnasiums():
     names = ["left", "down", "right", "up"]
     env = made("gymnasium/FrozenLake-v1", actions=names, settings={"is_slippery": False}, goal="Reach G.")
     own = gymnasium.make("FrozenLake-v1", is_slippery=False)
@@ -69,14 +69,14 @@ def test_frozen_lake_is_gymnasiums() -> None:
     assert result == [1.0, True, False] and info["success"] and seen["text"].endswith("HFF[G]")
 
 
-def test_values_are_shown_where_there_is_no_text() -> None:
+def test_values_are_shown_where_there_is_no_text():
     env, own = made("gymnasium/Blackjack-v1"), gymnasium.make("Blackjack-v1")
     seen, _ = env.reset(options={"task_id": "seed-7"})
     assert seen["text"] == str([int(value) for value in own.reset(seed=7)[0]])
     assert seen["task"].startswith("Blackjack is a card game")
 
 
-def test_parts_of_actions_are_arguments_and_parts_of_observations_are_lines() -> None:
+def test_parts_of_actions_are_arguments_and_parts_of_observations_are_lines():
     env = made("gymnasium/shelf:Shelf-dict-v0")
     seen, _ = env.reset(options={"task_id": "seed-5"})
     place = np.random.Generator(np.random.PCG64(np.random.SeedSequence(5))).integers([3, 4]).tolist()
@@ -100,11 +100,11 @@ def test_parts_of_actions_are_arguments_and_parts_of_observations_are_lines() ->
         ("Bare-v0", r"write players=\{'expert': 'module:Class'\} in its EnvSpec"),
     ],
 )
-def test_where_there_is_no_expert_it_is_said_what_to_do_instead(env_id: str, how: str) -> None:
+def test_where_there_is_no_expert_it_is_said_what_to_do_instead(env_id, how):
     assert re.search(f"^{env_id} has no expert; {how}", str(unknown_player(EnvSpec(env_id, "a:B", 5), "expert", ())))
 
 
-def test_the_version_of_tasks_of_ones_own_class_is_that_of_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_version_of_tasks_of_ones_own_class_is_that_of_its_file(monkeypatch):
     own, packaged = (made(name).unwrapped.tasks for name in ("gymnasium/shelf:Shelf-dict-v0", "gymnasium/Blackjack-v1"))
     monkeypatch.setattr(Path, "read_bytes", lambda path: b"other rules")
     other = made("gymnasium/shelf:Shelf-dict-v0").unwrapped.tasks
@@ -132,7 +132,7 @@ def spaces_of() -> st.SearchStrategy[Space[Any]]:
 
 
 @given(spaces_of(), st.integers(0, 2**31))
-def test_a_value_that_fits_the_schema_is_an_action_of_the_space(space: Space[Any], seed: int) -> None:
+def test_a_value_that_fits_the_schema_is_an_action_of_the_space(space, seed):
     form = schema_of(space)
     written = json.loads(json.dumps(draw_value(form, np.random.default_rng(seed))))
     assert Tool("act", "Acts.", object_schema({"action": form})).problem({"action": written}) is None
@@ -144,7 +144,7 @@ def test_a_value_that_fits_the_schema_is_an_action_of_the_space(space: Space[Any
 
 
 @pytest.mark.parametrize("kind", ["dict", "tuple", "vector"])
-def test_the_method_expert_of_a_class_is_the_player_of_that_name(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_method_expert_of_a_class_is_the_player_of_that_name(kind, monkeypatch):
     monkeypatch.chdir(Path(__file__).parent)
     env_id = envsuite.register(f"gymnasium/shelf:Shelf-{kind}-v0")
     env, expert = gymnasium.make(env_id), make_player(env_id, "expert")
@@ -157,7 +157,7 @@ def test_the_method_expert_of_a_class_is_the_player_of_that_name(kind: str, monk
 @pytest.mark.parametrize(
     "space", [Box(0, 1, (2, 2)), Box(-np.inf, 1, (2,)), MultiDiscrete([[2, 2]]), Text(3), Dict(a=Text(3))]
 )
-def test_a_space_that_json_cannot_write_has_no_schema(space: Space[Any]) -> None:
+def test_a_space_that_json_cannot_write_has_no_schema(space):
     assert schema_of(space) == {}
 
 
@@ -177,26 +177,26 @@ def test_a_space_that_json_cannot_write_has_no_schema(space: Space[Any]) -> None
         ("another/thing", {}, "unknown environment 'another/thing'"),
     ],
 )
-def test_what_is_wrong_is_told(env_id: str, options: dict[str, Any], problem: str) -> None:
+def test_what_is_wrong_is_told(env_id, options, problem):
     with pytest.raises((UnknownName, UsageError)) as told:
         made(env_id, **options)
     assert problem in str(told.value)
 
 
-def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_is_missing_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "textarena.envs.registration", None)
     with pytest.raises(MissingExtra, match="pip install textarena"):
         spec_of("textarena/Chess-v0")
 
 
 @pytest.mark.seconds
-def test_commands_and_processes_take_the_name(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:
+def test_commands_and_processes_take_the_name(capsys, tmp_path):
     command = ["eval", "run", "gymnasium/CliffWalking-v1", "--policy", "random", "--seeds", "1", "--sample", "3"]
     assert main([*command, "--workers", "2", "--steps", "9", "--out", str(tmp_path)]) == 0
     assert "3 of 3 episodes" in capsys.readouterr().err
 
 
-def test_a_question_of_reasoning_gym_is_the_packages() -> None:
+def test_a_question_of_reasoning_gym_is_the_packages():
     package: Any = pytest.importorskip("reasoning_gym", reason="needs: pip install 'envsuite[reasoning-gym]'")
     questions = package.create_dataset("chain_sum", size=12, seed=5, min_terms=3)
     env = made("reasoning_gym/chain_sum", train=10, test=2, seed=5, settings={"min_terms": 3})
@@ -209,7 +209,7 @@ def test_a_question_of_reasoning_gym_is_the_packages() -> None:
             assert (reward, ended, info["success"]) == (score, True, score >= 1)
 
 
-def test_a_game_of_textarena_is_the_packages() -> None:
+def test_a_game_of_textarena_is_the_packages():
     arena: Any = pytest.importorskip("textarena", reason="needs: pip install 'envsuite[textarena]'")
     random.seed(4)
     own = arena.make("GuessTheNumber-v0-raw")
@@ -228,7 +228,7 @@ def test_a_game_of_textarena_is_the_packages() -> None:
     assert (reward, ended, info["success"]) == (rewards[0], True, rewards[0] > 0)
 
 
-def test_a_game_for_several_is_refused() -> None:
+def test_a_game_for_several_is_refused():
     pytest.importorskip("textarena", reason="needs: pip install 'envsuite[textarena]'")
     env = made("textarena/TicTacToe-v0")
     with pytest.raises((UsageError, DataError), match="textarena/TicTacToe-v0 is not a game for one player"):

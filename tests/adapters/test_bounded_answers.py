@@ -99,9 +99,7 @@ CLIENTS: dict[str, Callable[[str], None]] = {
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_an_answer_without_end_is_refused(
-    client: str, endless: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_without_end_is_refused(client, endless, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(transport, "UNREACHABLE_SECONDS", 2.0)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -111,7 +109,7 @@ def test_an_answer_without_end_is_refused(
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
 
 
-def test_a_line_without_end_of_a_server_of_mcp_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_without_end_of_a_server_of_mcp_ends_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("envsuite.adapters.mcp.MOST_BYTES", MOST)
     Path("endless.py").write_text("import sys\nfor _ in range(300): sys.stdout.write('x' * (1 << 20))\n")
@@ -119,9 +117,7 @@ def test_a_line_without_end_of_a_server_of_mcp_ends_it(tmp_path: Path, monkeypat
         _tools(command=f"{sys.executable} endless.py")
 
 
-def test_what_a_server_of_mcp_logs_is_told_when_it_fails_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_server_of_mcp_logs_is_told_when_it_fails_alone(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     Path("chatty.py").write_text(CHATTY)
     with pytest.raises(UsageError, match=r"stderr ends with '\\x1b\]0;the last words'") as told:
@@ -130,7 +126,7 @@ def test_what_a_server_of_mcp_logs_is_told_when_it_fails_alone(
     assert "a line of its log" not in "".join(capfd.readouterr())
 
 
-def test_this_machine_is_asked_without_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_this_machine_is_asked_without_the_proxy(monkeypatch):
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     monkeypatch.setenv("NO_PROXY", "intranet.example")
@@ -148,14 +144,14 @@ def test_this_machine_is_asked_without_the_proxy(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setenv("no_proxy", "")
 
 
-def test_who_asks_no_host_through_a_proxy_goes_on_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_asks_no_host_through_a_proxy_goes_on_so(monkeypatch):
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("no_proxy", "*")
     http.bypass_proxy_here()
     assert os.environ["no_proxy"] == "*", "a list that has * besides others means these others"
 
 
-def test_an_answer_that_breaks_off_is_asked_for_again() -> None:
+def test_an_answer_that_breaks_off_is_asked_for_again():
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -169,7 +165,7 @@ def test_an_answer_that_breaks_off_is_asked_for_again() -> None:
         assert transport.RemoteServer(f"http://127.0.0.1:{server.getsockname()[1]}").ask("GET", "/") == {"a": 1}
 
 
-def test_without_a_proxy_the_environment_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_proxy_the_environment_stays(monkeypatch):
     for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
         monkeypatch.delenv(name)
     http.bypass_proxy_here()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -127,9 +126,7 @@ FORBIDDEN = {
 
 
 @pytest.mark.parametrize("what", FORBIDDEN)
-def test_evaluated_text_does_nothing_outside_its_process_and_the_episode_goes_on(
-    what: str, env: Any, tmp_path: Path
-) -> None:
+def test_evaluated_text_does_nothing_outside_its_process_and_the_episode_goes_on(what, env, tmp_path):
     (tmp_path / "old").write_text("old")
     assert said(env, "value = 1")[0]["text"] == "1 1"
     with socket.create_server(("127.0.0.1", 0)) as there:
@@ -143,7 +140,7 @@ def test_evaluated_text_does_nothing_outside_its_process_and_the_episode_goes_on
     assert said(env, "value = 2")[0]["text"] == "2 2", "as if the action had not been"
 
 
-def test_nothing_is_inherited_and_nothing_reaches_other_episodes(env: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_inherited_and_nothing_reaches_other_episodes(env, monkeypatch):
     monkeypatch.setenv("A_TOKEN", "secret")
     confined.origin("envsuite.adapters.base:load").close()  # the next one is started with the token
     assert said(env, "import os; value = os.environ.get('A_TOKEN')")[0]["text"] == "1 None"
@@ -156,7 +153,7 @@ def test_nothing_is_inherited_and_nothing_reaches_other_episodes(env: Any, monke
     other.close()
 
 
-def test_an_episode_goes_on_where_somebody_ends_its_process(env: Any) -> None:
+def test_an_episode_goes_on_where_somebody_ends_its_process(env):
     for number in range(1, 4):
         assert said(env, f"value = {number}")[0]["text"] == f"{number} {number}"
         os.kill(env._process._process, 9)
@@ -167,7 +164,7 @@ def test_an_episode_goes_on_where_somebody_ends_its_process(env: Any) -> None:
     assert said(env, "value = 5")[0]["text"] == "4 5"
 
 
-def test_what_cannot_be_confined_is_refused(monkeypatch: pytest.MonkeyPatch, env: Any) -> None:
+def test_what_cannot_be_confined_is_refused(monkeypatch, env):
     del env
     with monkeypatch.context() as patch:
         patch.setattr("sys.platform", "plan9")
@@ -200,7 +197,7 @@ FEW = {"textarena/Countdown-v0", "textarena/Cryptarithm-v0", "textarena/Slitherl
     "env_id",
     [pytest.param(one, marks=pytest.mark.seconds if one in FEW else pytest.mark.slow) for one in adapted_ids()],
 )
-def test_no_text_breaks_an_episode_of_an_environment_that_is_installed(env_id: str) -> None:
+def test_no_text_breaks_an_episode_of_an_environment_that_is_installed(env_id):
     try:
         env = made(env_id)
         env.reset(options={"task_id": "seed-0"})
@@ -217,7 +214,7 @@ def test_no_text_breaks_an_episode_of_an_environment_that_is_installed(env_id: s
     env.close()
 
 
-def test_a_scorer_that_fails_at_the_right_answer_too_breaks_the_episode() -> None:
+def test_a_scorer_that_fails_at_the_right_answer_too_breaks_the_episode():
     for right, said in (("1", "x"), ("x", "y")):
         env = Scored(settings={"right": right})
         env.reset(seed=0)
@@ -230,7 +227,7 @@ def test_a_scorer_that_fails_at_the_right_answer_too_breaks_the_episode() -> Non
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("env_id", ["reasoning_gym/countdown", "textarena/Countdown-v0", "gem/rg.puzzle24"])
-def test_no_text_at_all_breaks_one(env_id: str) -> None:
+def test_no_text_at_all_breaks_one(env_id):
     pytest.importorskip(env_id.partition("/")[0], reason="needs the package")
     env = made(env_id).unwrapped
 
@@ -245,7 +242,7 @@ def test_no_text_at_all_breaks_one(env_id: str) -> None:
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("env_id", [*(f"reasoning_gym/{name}" for name in EVALUATED), "gem/rg.countdown"])
-def test_a_scorer_that_evaluates_answers_writes_no_file(env_id: str, tmp_path: Path) -> None:
+def test_a_scorer_that_evaluates_answers_writes_no_file(env_id, tmp_path):
     pytest.importorskip(env_id.partition("/")[0], reason="needs the package")
     env, file = made(env_id), tmp_path / "written"
     for code in (f"open({str(file)!r}, 'w')", f"__import__('os').system('touch {file}')"):

@@ -1,7 +1,5 @@
 """The MCP server of docs/other-packages.md, evaluated as the page says."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path
@@ -18,7 +16,7 @@ pytest.importorskip("mcp", reason="needs the MCP SDK: pip install 'envsuite[brid
 
 
 @pytest.mark.seconds
-def test_the_server_of_the_page_is_played(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_server_of_the_page_is_played(root, tmp_path, monkeypatch):
     page = root / "docs/other-packages.md"
     monkeypatch.chdir(tmp_path)
     for name, text in files_of(page, "An MCP server").items():

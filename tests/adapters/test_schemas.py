@@ -148,9 +148,7 @@ READERS = {"tool": _by_tool, "checker": _by_checker, "openenv": _by_openenv, "re
     # Starting a server of MCP takes seconds; the others are read by the same function.
     [(reader, name) for reader in READERS for name in (NAMES[:2] if reader == "mcp" else NAMES)],
 )
-def test_a_schema_that_refers_outside_of_itself_is_refused_unread(
-    reader: str, name: str, rogue: Rogue, tmp_path: Path
-) -> None:
+def test_a_schema_that_refers_outside_of_itself_is_refused_unread(reader, name, rogue, tmp_path):
     (tmp_path / "secret.json").write_text(json.dumps({"enum": [SECRET]}))
     rogue.asked.clear()
     rogue.schema = outside(rogue.url, tmp_path)[name]
@@ -160,7 +158,7 @@ def test_a_schema_that_refers_outside_of_itself_is_refused_unread(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_gateway_reads_a_schema_without_what_it_refers_to(name: str, rogue: Rogue, tmp_path: Path) -> None:
+def test_the_gateway_reads_a_schema_without_what_it_refers_to(name, rogue, tmp_path):
     (tmp_path / "secret.json").write_text(json.dumps({"enum": [SECRET]}))
     rogue.asked.clear()
     with contextlib.suppress(Refused):
@@ -172,7 +170,7 @@ def test_the_gateway_reads_a_schema_without_what_it_refers_to(name: str, rogue: 
     inner, max_size=3) | st.dictionaries(
         st.sampled_from(["$ref", "$id", "$schema", "$defs", "$dynamicRef", "properties", "a", "allOf", "type", "not"]),
         inner, max_size=4), max_leaves=12))  # fmt: skip
-def test_any_json_is_a_schema_or_a_data_error(value: object) -> None:
+def test_any_json_is_a_schema_or_a_data_error(value):
     tool = Tool("t", "", value)  # type: ignore[arg-type]
     with contextlib.suppress(DataError):
         tool.check().problem({"a": 1})
@@ -190,12 +188,12 @@ def test_any_json_is_a_schema_or_a_data_error(value: object) -> None:
         {"properties": {"a": {"$anchor": "b", "type": "string"}, "c": {"$ref": "#b"}}},
     ],
 )  # fmt: skip
-def test_references_inside_a_schema_hold(inside: dict[str, Any]) -> None:
+def test_references_inside_a_schema_hold(inside):
     assert Tool("t", "", inside).check().problem({"a": "x"}) is None
     assert Tool("t", "", inside).problem({"a": 3}) is not None
 
 
-def test_one_module_makes_validators() -> None:
+def test_one_module_makes_validators():
     files = [file for folder in ("envsuite", "trainers") for file in (ROOT / folder).rglob("*.py")]
     makers = [file.name for file in files if re.search(r"validator_for\(|\.meta\.validate\(", file.read_text())]
     assert makers == ["schemas.py"]

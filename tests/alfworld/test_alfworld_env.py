@@ -64,7 +64,7 @@ def copied(games_root: Path, to: Path, task_id: str = LAPTOP, old: bytes = b"", 
 
 
 @pytest.mark.seconds
-def test_the_walkthrough_of_a_game_earns_one_and_ends_the_episode(made: dict[str, Any], games_root: Path) -> None:
+def test_the_walkthrough_of_a_game_earns_one_and_ends_the_episode(made, games_root):
     env = gymnasium.make("ALFWorld-v0", **made)
     observation, info = env.reset(options={"task_id": LAPTOP})
     assert observation["task"] == "Your task is to: look at laptop under the desklamp."
@@ -83,9 +83,7 @@ def test_the_walkthrough_of_a_game_earns_one_and_ends_the_episode(made: dict[str
     env.close()
 
 
-def test_a_command_that_is_not_admissible_costs_a_step_and_is_explained_beside_the_games_text(
-    made: dict[str, Any],
-) -> None:
+def test_a_command_that_is_not_admissible_costs_a_step_and_is_explained_beside_the_games_text(made):
     env = ALFWorld(**made)
     first, _ = env.reset(options={"task_id": LAPTOP})
     for command in ("goto desk 1", "", "xyzzy", "fly " * 1000, "go to desk 1\ud800x", "Look"):
@@ -102,7 +100,7 @@ def test_a_command_that_is_not_admissible_costs_a_step_and_is_explained_beside_t
     env.close()
 
 
-def test_refusals_name_the_commands_that_share_most_words() -> None:
+def test_refusals_name_the_commands_that_share_most_words():
     commands = ("go to desk 1", "move mug 1 to desk 1", "take pen 1 from desk 1", "examine mug 1", "look")
     assert "Nearest: 'move mug 1 to desk 1', 'go to desk 1', 'examine mug 1';" in refusal(
         "put mug 1 to desk 1", commands
@@ -110,7 +108,7 @@ def test_refusals_name_the_commands_that_share_most_words() -> None:
     assert "Admissible are e.g. 'go to desk 1'" in refusal("dance 1", commands)
 
 
-def test_an_episode_that_is_won_is_over_after_restoring_it(made: dict[str, Any], games_root: Path) -> None:
+def test_an_episode_that_is_won_is_over_after_restoring_it(made, games_root):
     env = ALFWorld(**made)
     env.reset(options={"task_id": LAPTOP})
     for command in walkthrough(games_root):
@@ -123,16 +121,14 @@ def test_an_episode_that_is_won_is_over_after_restoring_it(made: dict[str, Any],
         env.step(act("look"))
 
 
-def test_a_game_that_does_not_say_its_task_is_named(made: dict[str, Any], games_root: Path, tmp_path: Path) -> None:
+def test_a_game_that_does_not_say_its_task_is_named(made, games_root, tmp_path):
     copied(games_root, tmp_path, LAPTOP, b"Your task is to: ")
     env = ALFWorld(**(made | {"source": tmp_path}))
     with pytest.raises(DataError, match="does not state its task"):
         env.reset()
 
 
-def test_a_game_that_is_marked_as_not_solvable_is_no_task_and_said_to_be_so(
-    native: dict[str, Any], tmp_path: Path, games_root: Path
-) -> None:
+def test_a_game_that_is_marked_as_not_solvable_is_no_task_and_said_to_be_so(native, tmp_path, games_root):
     for task, solvable in ((LAPTOP, True), (OTHER, False)):
         game = copied(games_root, tmp_path, task) / GAME
         game.write_bytes(orjson.dumps(orjson.loads(game.read_bytes()) | {"solvable": solvable}))
@@ -144,7 +140,7 @@ def test_a_game_that_is_marked_as_not_solvable_is_no_task_and_said_to_be_so(
         env.reset(options={"task_id": LAPTOP + "1"})
 
 
-def test_an_episode_whose_worker_dies_is_recorded_as_lost_and_the_slot_plays_on(made: dict[str, Any]) -> None:
+def test_an_episode_whose_worker_dies_is_recorded_as_lost_and_the_slot_plays_on(made):
     if made["engine"] == "native":
         pytest.skip("the native engine has no worker")
     with LocalVector([EnvFactory("ALFWorld-v0", made)], slots=1) as vector:
@@ -161,7 +157,7 @@ def test_an_episode_whose_worker_dies_is_recorded_as_lost_and_the_slot_plays_on(
         assert (again.observation, again.info) == (first.observation, first.info)
 
 
-def test_both_engines_play_alike(made: dict[str, Any], native: dict[str, Any]) -> None:
+def test_both_engines_play_alike(made, native):
     if made["engine"] == "native":
         pytest.skip("compares the reference with the native engine")
     ours, theirs = ALFWorld(**native), ALFWorld(**made)
@@ -182,7 +178,7 @@ def test_both_engines_play_alike(made: dict[str, Any], native: dict[str, Any]) -
 
 
 @pytest.mark.seconds
-def test_the_counts_and_families_on_the_page_are_those_of_the_task_sets(page: str) -> None:
+def test_the_counts_and_families_on_the_page_are_those_of_the_task_sets(page):
     counts = {split: len(ids) for split, ids in load("builtin")[1].splits.items()}
     assert f"| source | {' | '.join(PUBLISHED)} |" in page
     assert f'| `"official"` | {" | ".join(f"{number:,}" for number in PUBLISHED.values())} |' in page
@@ -206,9 +202,7 @@ def env() -> ToolEnv:
     return ALFWorld(source="builtin", scene_seed=3, games=60)
 
 
-def test_a_careful_player_wins_every_game_and_each_name_stands_in_its_plan_its_thought_or_the_last_answer(
-    env: ToolEnv,
-) -> None:
+def test_a_careful_player_wins_every_game_and_each_name_stands_in_its_plan_its_thought_or_the_last_answer(env):
     for task_id in env.tasks.ids("train"):
         turns = played(env, task_id, ALFWorldPlanner(), 60)
         assert turns[-1].info["success"] and all(turn.info["valid"] for turn in turns)
@@ -227,7 +221,7 @@ def test_a_careful_player_wins_every_game_and_each_name_stands_in_its_plan_its_t
             shown = turn.text
 
 
-def test_a_plan_names_few_places_and_is_followed_in_its_order(env: ToolEnv) -> None:
+def test_a_plan_names_few_places_and_is_followed_in_its_order(env):
     for task_id in env.tasks.ids("train"):
         plan: list[str] = []
         for turn in played(env, task_id, ALFWorldPlanner(careless=0.5), 200):
@@ -243,7 +237,7 @@ def test_a_plan_names_few_places_and_is_followed_in_its_order(env: ToolEnv) -> N
 
 
 @pytest.mark.parametrize("slip", ["careless", "idle", "hasty", "clumsy", "dreamy"])
-def test_a_player_who_errs_needs_longer_or_is_refused_at_times_and_still_wins(env: ToolEnv, slip: str) -> None:
+def test_a_player_who_errs_needs_longer_or_is_refused_at_times_and_still_wins(env, slip):
     players = (ALFWorldPlanner(), ALFWorldPlanner(**{slip: 1.0 if slip == "careless" else 0.3}))
     steps, refused = [0, 0], 0
     for task_id in env.tasks.ids("train"):
@@ -255,9 +249,7 @@ def test_a_player_who_errs_needs_longer_or_is_refused_at_times_and_still_wins(en
     assert refused > 20 if slip in ("clumsy", "dreamy") else not refused and steps[1] > 1.2 * steps[0]
 
 
-def test_a_player_who_is_rash_for_an_episode_says_nothing_and_wins_where_nothing_is_to_be_done_to_one_thing(
-    env: ToolEnv,
-) -> None:
+def test_a_player_who_is_rash_for_an_episode_says_nothing_and_wins_where_nothing_is_to_be_done_to_one_thing(env):
     spoken = 0
     for task_id in env.tasks.ids("train"):
         turns = played(env, task_id, ALFWorldPlanner(rash=0.5), 120)

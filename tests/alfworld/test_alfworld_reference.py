@@ -51,9 +51,7 @@ def engine(pool: ReferencePool) -> TextWorldEngine:
 
 
 @pytest.mark.parametrize("name", [SMALL, pytest.param("", marks=pytest.mark.slow)], ids=["one", "every"])
-def test_recorded_episodes_are_played_as_they_were(
-    name: str, engine: TextWorldEngine, games_root: Path, shared: Path
-) -> None:
+def test_recorded_episodes_are_played_as_they_were(name, engine, games_root, shared):
     lines = (shared / "data" / "alfworld" / "transcripts.jsonl").read_bytes().splitlines()
     episodes = [episode for episode in map(orjson.loads, lines) if episode["gamefile"].startswith(name)]
     assert episodes
@@ -66,7 +64,7 @@ def test_recorded_episodes_are_played_as_they_were(
         game.close()
 
 
-def test_a_text_parsed_before_is_what_the_parser_made_of_it_whatever_was_written_into_it() -> None:
+def test_a_text_parsed_before_is_what_the_parser_made_of_it_whatever_was_written_into_it():
     from textworld.envs.pddl.textgen import _parse_and_convert as parse
 
     remembered = ParseCache(parse)
@@ -77,7 +75,7 @@ def test_a_text_parsed_before_is_what_the_parser_made_of_it_whatever_was_written
         symbols[0].context = {"state": 1}
 
 
-def test_remembering_what_was_parsed_changes_no_answer(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remembering_what_was_parsed_changes_no_answer(small, monkeypatch):
     from textworld import logic
     from textworld.envs.pddl import textgen
 
@@ -99,7 +97,7 @@ def test_remembering_what_was_parsed_changes_no_answer(small: Path, monkeypatch:
 
 
 @pytest.mark.slow
-def test_a_game_continues_from_a_snapshot_in_another_process(small: Path, engine: TextWorldEngine) -> None:
+def test_a_game_continues_from_a_snapshot_in_another_process(small, engine):
     game = engine.open(small)
     game.reset()
     game.step("go to desk 1")
@@ -113,7 +111,7 @@ def test_a_game_continues_from_a_snapshot_in_another_process(small: Path, engine
 
 
 @pytest.mark.slow
-def test_a_token_that_is_not_of_this_game_is_refused(small: Path, engine: TextWorldEngine) -> None:
+def test_a_token_that_is_not_of_this_game_is_refused(small, engine):
     game = engine.open(small)
     with pytest.raises(UsageError, match=r"snapshot of a game that is not in play; call reset\(\) first"):
         game.snapshot()
@@ -131,7 +129,7 @@ def test_a_token_that_is_not_of_this_game_is_refused(small: Path, engine: TextWo
 
 
 @pytest.mark.slow
-def test_only_the_episodes_of_a_killed_worker_are_lost_and_the_next_reset_replaces_it(small: Path) -> None:
+def test_only_the_episodes_of_a_killed_worker_are_lost_and_the_next_reset_replaces_it(small):
     pool = ReferencePool(workers=2)
     games = [TextWorldEngine(pool).open(small) for _ in range(3)]
     firsts = [game.reset() for game in games]
@@ -154,7 +152,7 @@ def test_only_the_episodes_of_a_killed_worker_are_lost_and_the_next_reset_replac
     pool.close()
 
 
-def test_a_worker_that_hangs_is_killed_when_the_deadline_is_over(small: Path) -> None:
+def test_a_worker_that_hangs_is_killed_when_the_deadline_is_over(small):
     pool = ReferencePool(workers=1, deadline=30.0)
     game = TextWorldEngine(pool).open(small)
     waiting = TextWorldEngine(pool).open(small)
@@ -176,7 +174,7 @@ def test_a_worker_that_hangs_is_killed_when_the_deadline_is_over(small: Path) ->
 
 
 @pytest.mark.slow
-def test_a_worker_that_died_over_nothing_is_replaced_by_a_reset_and_missed_by_a_step(small: Path) -> None:
+def test_a_worker_that_died_over_nothing_is_replaced_by_a_reset_and_missed_by_a_step(small):
     pool = ReferencePool(workers=1)
     game = TextWorldEngine(pool).open(small)
     first = game.reset()
@@ -190,7 +188,7 @@ def test_a_worker_that_died_over_nothing_is_replaced_by_a_reset_and_missed_by_a_
 
 
 @pytest.mark.slow
-def test_workers_are_started_as_games_need_them_and_games_left_behind_give_their_place_back(small: Path) -> None:
+def test_workers_are_started_as_games_need_them_and_games_left_behind_give_their_place_back(small):
     pool = ReferencePool(workers=2)
     engine = TextWorldEngine(pool)
     assert pool.workers == []
@@ -221,9 +219,7 @@ def test_workers_are_started_as_games_need_them_and_games_left_behind_give_their
     ],
     ids=["problem", "domain", "grammar"],
 )
-def test_a_game_that_textworld_cannot_load_is_named_and_the_worker_goes_on(
-    engine: TextWorldEngine, small: Path, tmp_path: Path, change: Any
-) -> None:
+def test_a_game_that_textworld_cannot_load_is_named_and_the_worker_goes_on(engine, small, tmp_path, change):
     bad = tmp_path / GAME
     bad.write_bytes(orjson.dumps(change(orjson.loads(small.read_bytes()))))
     game = engine.open(bad)
@@ -234,7 +230,7 @@ def test_a_game_that_textworld_cannot_load_is_named_and_the_worker_goes_on(
 
 
 @pytest.mark.slow
-def test_an_edited_game_is_loaded_anew(engine: TextWorldEngine, small: Path, tmp_path: Path) -> None:
+def test_an_edited_game_is_loaded_anew(engine, small, tmp_path):
     copy = tmp_path / GAME
     shutil.copy(small, copy)
     game = engine.open(copy)
@@ -244,7 +240,7 @@ def test_an_edited_game_is_loaded_anew(engine: TextWorldEngine, small: Path, tmp
     assert "Welcome to my world" in engine.open(copy).reset().feedback
 
 
-def test_without_the_packages_the_command_that_installs_them_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_packages_the_command_that_installs_them_is_named(monkeypatch):
     def absent(package: str) -> str:
         raise PackageNotFoundError(package)
 
@@ -283,7 +279,7 @@ print(default_pool().workers[0].child.process.pid, file=sys.stderr)
 
 
 @pytest.mark.slow
-def test_a_game_is_the_same_in_every_process_and_workers_end_with_the_program(small: Path) -> None:
+def test_a_game_is_the_same_in_every_process_and_workers_end_with_the_program(small):
     command = [sys.executable, "-c", IN_A_FRESH_PROCESS, str(small)]
     runs = [
         subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONHASHSEED": seed})

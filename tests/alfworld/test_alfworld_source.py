@@ -44,9 +44,7 @@ def root(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
-def test_the_second_start_reads_only_games_that_have_changed_or_were_written_just_now(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_second_start_reads_only_games_that_have_changed_or_were_written_just_now(root, monkeypatch):
     read: list[Path] = []
     monkeypatch.setattr(source, "parse_game", lambda path, content: read.append(path) or parse_game(path, content))
     first = indexed(root)
@@ -104,7 +102,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("kind", CHANGES)
-def test_an_index_is_as_good_as_reading_everything_whatever_has_changed(root: Path, kind: str) -> None:
+def test_an_index_is_as_good_as_reading_everything_whatever_has_changed(root, kind):
     before = indexed(root)
     CHANGES[kind](root / "json_2.1.1" / "train" / f"{FAMILY}-Mug-None-Desk-0" / "trial_train")
     after = indexed(root)
@@ -115,7 +113,7 @@ def test_an_index_is_as_good_as_reading_everything_whatever_has_changed(root: Pa
 
 @given(damage=st.data())
 @settings(max_examples=25)
-def test_a_damaged_index_is_made_anew(damage: st.DataObject) -> None:
+def test_a_damaged_index_is_made_anew(damage):
     with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
         patch.setenv("ENVSUITE_DATA", f"{place}/data")
         patch.setattr(source, "FRESH_SECONDS", 0.0)
@@ -135,7 +133,7 @@ def test_a_damaged_index_is_made_anew(damage: st.DataObject) -> None:
     games_of.cache_clear()
 
 
-def test_an_index_of_another_version_is_made_anew(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_of_another_version_is_made_anew(root, monkeypatch):
     wanted = facts(indexed(root))
     with monkeypatch.context() as patch:
         patch.setattr(source, "FORMAT", 0)
@@ -144,9 +142,7 @@ def test_an_index_of_another_version_is_made_anew(root: Path, monkeypatch: pytes
     assert facts(indexed(root)) == wanted
 
 
-def test_a_cache_that_cannot_be_written_to_is_said_and_does_not_matter(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_cache_that_cannot_be_written_to_is_said_and_does_not_matter(root, tmp_path, monkeypatch, caplog):
     wanted = facts(indexed(root))
     (tmp_path / "file").touch()
     monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path / "file"))
@@ -154,14 +150,14 @@ def test_a_cache_that_cannot_be_written_to_is_said_and_does_not_matter(
     assert "set ENVSUITE_DATA" in caplog.text
 
 
-def test_the_version_is_that_of_the_content_wherever_it_lies(root: Path, tmp_path: Path) -> None:
+def test_the_version_is_that_of_the_content_wherever_it_lies(root, tmp_path):
     copy = tmp_path / "elsewhere"
     shutil.copytree(root / "json_2.1.1", copy / "data")
     assert indexed(copy / "data").version == indexed(root).version
     assert load(copy / "data")[1] == load(root)[1]
 
 
-def test_what_is_no_task_of_alfworld_is_left_out(root: Path) -> None:
+def test_what_is_no_task_of_alfworld_is_left_out(root):
     write_game(root, "train", f"{FAMILY}-BreadSliced-None-Desk-1")
     write_game(root, "train", "pick_and_place_with_movable_recep-Pen-Mug-Desk-1")
     (write_game(root, "train", f"{FAMILY}-A-None-Desk-1") / GAME).unlink()
@@ -175,7 +171,7 @@ def test_what_is_no_task_of_alfworld_is_left_out(root: Path) -> None:
     }  # fmt: skip
 
 
-def test_a_game_that_is_in_two_splits_has_two_ids(root: Path) -> None:
+def test_a_game_that_is_in_two_splits_has_two_ids(root):
     task = f"{FAMILY}-Mug-None-Desk-1"
     shutil.copytree(root / "json_2.1.1" / "train" / task, root / "json_2.1.1" / "valid_train" / task)
     games, tasks = load(root)
@@ -185,7 +181,7 @@ def test_a_game_that_is_in_two_splits_has_two_ids(root: Path) -> None:
 
 
 @pytest.mark.parametrize("known", ["train", "valid_train"])
-def test_a_game_that_one_split_marks_as_solvable_is_played_whatever_the_other_says(root: Path, known: str) -> None:
+def test_a_game_that_one_split_marks_as_solvable_is_played_whatever_the_other_says(root, known):
     task = f"{FAMILY}-Pen-None-Desk-9"
     for split in ("train", "valid_train"):
         write_game(root, split, task, solvable=True if split == known else None)
@@ -194,7 +190,7 @@ def test_a_game_that_one_split_marks_as_solvable_is_played_whatever_the_other_sa
     assert f"{task}/trial_T1" not in games.left_out
 
 
-def test_tasks_are_in_an_order_that_their_ids_decide(root: Path) -> None:
+def test_tasks_are_in_an_order_that_their_ids_decide(root):
     ids = load(root)[1].ids("train")
     shutil.rmtree(root / "json_2.1.1" / "train" / ids[1].split("/")[0])
     games_of.cache_clear()
@@ -217,9 +213,7 @@ def _single(root: Path) -> Path:
     ],
     ids=["missing", "split", "task", "empty", "alfred", "unsolvable"],
 )
-def test_a_folder_that_is_not_alfworlds_is_named_with_the_remedy(
-    root: Path, choose: Callable[[Path], Path], said: list[str]
-) -> None:
+def test_a_folder_that_is_not_alfworlds_is_named_with_the_remedy(root, choose, said):
     (root.parent / "empty").mkdir()
     (write_game(root.parent / "alfred", "train", f"{FAMILY}-Mug-None-Desk-0") / GAME).unlink()
     write_game(root.parent / "unsolvable", "train", f"{FAMILY}-Mug-None-Desk-0", solvable=False)
@@ -243,9 +237,7 @@ def test_a_folder_that_is_not_alfworlds_is_named_with_the_remedy(
         (TRAJECTORY, b'{"task_type": "look_at_obj_in_light"}', "its folder is called pick_and_place_simple-Mug"),
     ],
 )
-def test_a_bad_file_is_named_with_the_remedy_and_nothing_is_loaded(
-    root: Path, name: str, content: bytes, said: str
-) -> None:
+def test_a_bad_file_is_named_with_the_remedy_and_nothing_is_loaded(root, name, content, said):
     indexed(root)
     kept = index_file(find_root(root)).read_bytes()
     bad = _single(root) / f"{FAMILY}-Mug-None-Desk-1" / "trial_train" / name
@@ -258,7 +250,7 @@ def test_a_bad_file_is_named_with_the_remedy_and_nothing_is_loaded(
     assert index_file(find_root(root)).read_bytes() == kept
 
 
-def test_of_many_bad_files_three_are_named(root: Path) -> None:
+def test_of_many_bad_files_three_are_named(root):
     for path in root.rglob(GAME):
         path.write_bytes(b"{")
     with pytest.raises(DataError, match=r"and 6 more$") as caught:
@@ -266,7 +258,7 @@ def test_of_many_bad_files_three_are_named(root: Path) -> None:
     assert str(caught.value).count("truncated") == 3
 
 
-def test_a_game_that_is_edited_or_removed_after_the_start_is_noticed_when_it_is_played(root: Path) -> None:
+def test_a_game_that_is_edited_or_removed_after_the_start_is_noticed_when_it_is_played(root):
     games, tasks = load(root)
     edited, removed, touched = tasks.ids("train")
     _edit(games.path(edited).parent)
@@ -290,7 +282,7 @@ VALUES = JSON | st.sampled_from([*FAMILIES, "text"])
 
 
 @given(st.binary(max_size=50) | st.dictionaries(KEYS, VALUES).map(lambda body: json.dumps(body).encode()))
-def test_whatever_a_file_holds_it_is_read_or_named(content: bytes) -> None:
+def test_whatever_a_file_holds_it_is_read_or_named(content):
     for parse, name in ((parse_game, GAME), (parse_family, TRAJECTORY)):
         path = Path("json_2.1.1") / "train" / f"{FAMILY}-Mug" / "trial" / name
         try:
@@ -299,9 +291,7 @@ def test_whatever_a_file_holds_it_is_read_or_named(content: bytes) -> None:
             assert str(error).startswith(str(path))
 
 
-def test_official_games_are_the_default_where_they_are_and_said_not_to_be_all_there(
-    root: Path, cache: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_official_games_are_the_default_where_they_are_and_said_not_to_be_all_there(root, cache, caplog):
     root.rename(cache / "alfworld")
     assert load()[1].source == "official"
     assert "envsuite data verify alfworld" in caplog.text

@@ -8,7 +8,6 @@ Task sentences and game texts as the expert reads them.
 import json
 import random
 import re
-from pathlib import Path
 
 import pytest
 from house import House, spoken
@@ -71,23 +70,21 @@ def play(house: House, limit: int = 400, others: random.Random | None = None, le
 
 
 @given(houses())
-def test_it_wins_in_every_house_in_which_that_can_be_done_and_takes_a_bounded_time(house: House) -> None:
+def test_it_wins_in_every_house_in_which_that_can_be_done_and_takes_a_bounded_time(house):
     won, commands = play(house)
     assert won
     assert len(commands) <= 3 * len(house.place) + 30
 
 
 @given(houses(solvable=False))
-def test_where_there_is_no_such_thing_it_says_so_once_it_has_looked_everywhere(house: House) -> None:
+def test_where_there_is_no_such_thing_it_says_so_once_it_has_looked_everywhere(house):
     with pytest.raises(UsageError, match="searched everything twice"):
         play(house)
     assert not house.shut
 
 
 @given(houses(), st.integers(0, 10**6), st.integers(0, 60))
-def test_it_wins_from_where_others_have_left_a_game_or_though_every_third_command_is_somebody_else_s(
-    house: House, seed: int, left: int
-) -> None:
+def test_it_wins_from_where_others_have_left_a_game_or_though_every_third_command_is_somebody_else_s(house, seed, left):
     won, _ = play(house, 600 + left if left else 3000, random.Random(seed), left)
     assert won
 
@@ -101,9 +98,7 @@ ODDITIES = st.text(max_size=20) | st.sampled_from([
 
 
 @given(st.sampled_from(FORMS), st.lists(st.tuples(ODDITIES, st.lists(ODDITIES, max_size=6)), max_size=8))
-def test_whatever_a_game_says_and_offers_it_picks_of_the_offer_or_says_that_it_cannot(
-    form: tuple[str, str, str], turns: list[tuple[str, list[str]]]
-) -> None:
+def test_whatever_a_game_says_and_offers_it_picks_of_the_offer_or_says_that_it_cannot(form, turns):
     seeker = Seeker(SentenceGoal.parse(form[2].format(item="cup", target="safe", lamp="lamp")))
     with pytest.raises(UsageError, match="call observe first"):
         seeker.act()
@@ -115,7 +110,7 @@ def test_whatever_a_game_says_and_offers_it_picks_of_the_offer_or_says_that_it_c
             pass
 
 
-def test_it_follows_every_recorded_game_and_always_has_an_admissible_answer(shared: Path) -> None:
+def test_it_follows_every_recorded_game_and_always_has_an_admissible_answer(shared):
     with (shared / "data" / "alfworld" / "transcripts.jsonl").open() as lines:
         for row in map(json.loads, lines):
             task = re.search(r"Your task is to: .*", row["reset"]["feedback"])
@@ -138,7 +133,7 @@ def test_it_follows_every_recorded_game_and_always_has_an_admissible_answer(shar
 
 
 @pytest.mark.parametrize("split", ["valid_seen", "valid_train"])
-def test_one_expert_wins_games_of_all_six_families_at_once_within_the_horizon(games_root: Path, split: str) -> None:
+def test_one_expert_wins_games_of_all_six_families_at_once_within_the_horizon(games_root, split):
     ids, expert = ALFWorld(source=games_root, split=split).tasks.ids(split)[::9], ALFWorldExpert()
     playing = {task_id: ALFWorld(source=games_root, split=split) for task_id in ids}
     assert len({env.reset(options={"task_id": task_id})[1]["task_type"] for task_id, env in playing.items()}) == 6
@@ -159,7 +154,7 @@ THINGS = st.builds("{} {}".format, WORDS, st.integers(1, 40))
 
 
 @given(st.sampled_from(FORMS), WORDS, WORDS, st.booleans())
-def test_every_form_of_task_is_read_back(form: tuple[str, str, str], item: str, place: str, whole: bool) -> None:
+def test_every_form_of_task_is_read_back(form, item, place, whole):
     family, verb, template = form
     sentence = template.format(item=item, target=place, lamp=place)
     goal = SentenceGoal.parse(f"Your task is to: {sentence}." if whole else sentence)
@@ -169,13 +164,13 @@ def test_every_form_of_task_is_read_back(form: tuple[str, str, str], item: str, 
 
 
 @given(st.text(max_size=60) | st.sampled_from(FORMS).map(lambda form: form[2].format(item="a b", target="c", lamp="d")))
-def test_any_other_sentence_is_refused_with_the_forms_that_are_known(sentence: str) -> None:
+def test_any_other_sentence_is_refused_with_the_forms_that_are_known(sentence):
     with pytest.raises(UsageError) as caught:
         SentenceGoal.parse(sentence)
     assert repr(sentence) in str(caught.value) and "find two {item} and put them in {target}" in str(caught.value)
 
 
-def test_every_recorded_task_is_understood_as_the_folder_of_its_game_says(shared: Path) -> None:
+def test_every_recorded_task_is_understood_as_the_folder_of_its_game_says(shared):
     with (shared / "data" / "alfworld" / "transcripts.jsonl").open() as lines:
         for row in map(json.loads, lines):
             family, item, _, target, _ = row["gamefile"].split("/")[1].lower().split("-")
@@ -186,7 +181,7 @@ def test_every_recorded_task_is_understood_as_the_folder_of_its_game_says(shared
 
 
 @given(st.lists(THINGS, unique=True, max_size=8), THINGS, st.booleans())
-def test_what_is_inside_a_receptacle_is_read_back(things: list[str], place: str, door: bool) -> None:
+def test_what_is_inside_a_receptacle_is_read_back(things, place, door):
     look = f"The {place} is open. In it, you see" if door else f"On the {place}, you see"
     for before in ("", f"You arrive at {place}. ", f"You open the {place}. "):
         said = read(f"{before}{look} {spoken(things)}.")
@@ -195,7 +190,7 @@ def test_what_is_inside_a_receptacle_is_read_back(things: list[str], place: str,
 
 
 @given(st.lists(THINGS, unique=True, min_size=1), THINGS, THINGS, st.sampled_from(["clean", "heat", "cool"]))
-def test_room_hand_doors_and_what_was_done_are_read_back(names: list[str], thing: str, place: str, verb: str) -> None:
+def test_room_hand_doors_and_what_was_done_are_read_back(names, thing, place, verb):
     room = f"You are in the middle of a room. Looking quickly around you, you see {spoken(names)}."
     first = read(f"{INTRODUCTION}\n\n{room}\n\nYour task is to: put a {thing.split()[0]} in safe.")
     assert first.first and first.room == tuple(sorted(names)) and not first.inside
@@ -210,5 +205,5 @@ def test_room_hand_doors_and_what_was_done_are_read_back(names: list[str], thing
 
 
 @given(st.text() | st.lists(st.sampled_from(["You see", " a ", "nothing", "On the ", "cup 1", ", ", "."])).map("".join))
-def test_no_text_whatever_is_too_strange_to_be_read(text: str) -> None:
+def test_no_text_whatever_is_too_strange_to_be_read(text):
     read(text)

@@ -76,7 +76,7 @@ games = st.builds(
 
 @settings(max_examples=50)
 @given(games)
-def test_a_game_is_won_by_its_walkthrough_holds_together_and_asks_for_what_its_sentence_says(game: Game) -> None:
+def test_a_game_is_won_by_its_walkthrough_holds_together_and_asks_for_what_its_sentence_says(game):
     its_walkthrough_wins_with_the_last_command(game)
     assert game.game["solvable"] is True
     everything_is_in_one_place_that_may_hold_it(game)
@@ -148,7 +148,7 @@ def the_goal_is_of_its_family_and_can_be_read_in_the_sentence(game: Game) -> Non
 
 @settings(max_examples=50)
 @given(st.integers(0, 50), st.integers(0, 500), st.integers(0, 4))
-def test_nothing_is_hidden_or_all_of_it_as_the_difficulty_says(seed: int, index: int, decoys: int) -> None:
+def test_nothing_is_hidden_or_all_of_it_as_the_difficulty_says(seed, index, decoys):
     index -= index % len(FAMILIES)  # pick_and_place_simple
     game = Game(make(seed % 2, "train", index, SceneDifficulty(hidden=0, decoys=decoys)))
     assert len(game.of_goal) == 1 + decoys
@@ -164,7 +164,7 @@ def test_nothing_is_hidden_or_all_of_it_as_the_difficulty_says(seed: int, index:
         assert all(map(game.behind_door, game.of_goal))
 
 
-def test_fewer_receptacles_and_things_make_smaller_rooms() -> None:
+def test_fewer_receptacles_and_things_make_smaller_rooms():
     def size(difficulty: SceneDifficulty) -> tuple[int, int]:
         made = [Game(make(0, "train", index, difficulty)) for index in range(30)]
         return sum(len(g.ids("receptacleType")) for g in made), sum(len(g.ids("pickupable")) for g in made)
@@ -177,28 +177,28 @@ def test_fewer_receptacles_and_things_make_smaller_rooms() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"receptacles": 0}, {"things": 301}, {"hidden": 101}, {"decoys": -1}])
-def test_a_difficulty_out_of_bounds_is_an_error_that_names_them(wrong: dict[str, int]) -> None:
+def test_a_difficulty_out_of_bounds_is_an_error_that_names_them(wrong):
     with pytest.raises(UsageError, match=rf"Difficulty\.{next(iter(wrong))} must be from \d+ to \d+"):
         SceneDifficulty(**wrong)
 
 
 @settings(max_examples=5)
 @given(st.integers(0, 10**9))
-def test_unseen_rooms_are_laid_out_as_no_other(seed: int) -> None:
+def test_unseen_rooms_are_laid_out_as_no_other(seed):
     known, unseen = layouts(seed)
     assert len(known) == len(ROOMS) * (PLANS - UNSEEN) and len(unseen) == len(ROOMS) * UNSEEN
     assert not {layout.signature for layout in known} & {layout.signature for layout in unseen}
     assert not {layout.plan for layout in known} & {layout.plan for layout in unseen}
 
 
-def test_the_games_of_an_edition_never_change() -> None:
+def test_the_games_of_an_edition_never_change():
     made = [make(seed, split, index) for seed in (0, 1) for split in SPLITS for index in range(12)]
     digest = hashlib.sha256("".join(m.path + m.game + m.record for m in made).encode()).hexdigest()[:8]
     # Changed on purpose? Raise EDITION: folders of games that exist must not be mistaken for the new ones.
     assert GOLDEN == {EDITION: digest}
 
 
-def test_what_lies_somewhere_is_allowed_there() -> None:
+def test_what_lies_somewhere_is_allowed_there():
     for room in ROOMS:
         kinds = {kind for kind, _ in room.receptacles}
         assert kinds <= set(CONTAINS)
@@ -207,7 +207,7 @@ def test_what_lies_somewhere_is_allowed_there() -> None:
             assert thing.kind in FIXED or all(thing.kind in CONTAINS[place] for place in thing.places)
 
 
-def test_the_vocabulary_is_that_of_alfred() -> None:
+def test_the_vocabulary_is_that_of_alfred():
     alfred = pytest.importorskip("alfworld.gen.constants", reason="needs the package alfworld")
     for room in ROOMS:
         for kind, _ in room.receptacles:
@@ -216,7 +216,7 @@ def test_the_vocabulary_is_that_of_alfred() -> None:
         assert {thing.kind for thing in room.things} <= alfred.OBJECTS_SET
 
 
-def test_names_count_down_in_the_order_of_ids_folded_to_lower_case() -> None:
+def test_names_count_down_in_the_order_of_ids_folded_to_lower_case():
     names = {
         "Mug_bar__plus_01": "mug 1",
         "Mug_bar__minus_02": "mug 2",
@@ -257,7 +257,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return ensure(tmp_path_factory.mktemp("games"), seed=0, games=60)
 
 
-def test_splits_are_tenths_and_families_equal(folder: Path) -> None:
+def test_splits_are_tenths_and_families_equal(folder):
     for split, number in (("train", 48), ("valid_seen", 6), ("valid_unseen", 6)):
         records = [json.loads(f.read_bytes()) for f in (folder / "json_2.1.1" / split).glob("*/*/traj_data.json")]
         assert len(records) == number
@@ -266,7 +266,7 @@ def test_splits_are_tenths_and_families_equal(folder: Path) -> None:
     assert len({f.parent.name for f in folder.rglob("game.tw-pddl")}) == 60
 
 
-def test_unseen_rooms_have_other_receptacles_than_those_of_train_and_valid_seen(folder: Path) -> None:
+def test_unseen_rooms_have_other_receptacles_than_those_of_train_and_valid_seen(folder):
     seen, unseen = (
         {receptacles(game) for split in splits for game in (folder / "json_2.1.1" / split).rglob("game.tw-pddl")}
         for splits in (("train", "valid_seen"), ("valid_unseen",))
@@ -275,14 +275,14 @@ def test_unseen_rooms_have_other_receptacles_than_those_of_train_and_valid_seen(
 
 
 @pytest.mark.seconds
-def test_several_processes_make_what_one_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_processes_make_what_one_makes(tmp_path, monkeypatch):
     monkeypatch.setattr("envsuite.alfworld.generate._cores", lambda: 1)
     alone = content(ensure(tmp_path / "alone", 0, 240))
     monkeypatch.setattr("envsuite.alfworld.generate._cores", lambda: 3)
     assert content(ensure(tmp_path / "together", 0, 240)) == alone
 
 
-def test_more_games_begin_with_those_there_are_of_fewer(folder: Path, tmp_path: Path) -> None:
+def test_more_games_begin_with_those_there_are_of_fewer(folder, tmp_path):
     more = content(ensure(tmp_path, 0, 90))
     fewer = content(folder)
     assert {name: more.get(name) for name in fewer if name != MANIFEST} == {
@@ -290,7 +290,7 @@ def test_more_games_begin_with_those_there_are_of_fewer(folder: Path, tmp_path: 
     }
 
 
-def test_seeds_and_difficulties_have_folders_of_their_own(folder: Path, tmp_path: Path) -> None:
+def test_seeds_and_difficulties_have_folders_of_their_own(folder, tmp_path):
     other = ensure(tmp_path, 1, 18)
     easy = ensure(tmp_path, 1, 18, SceneDifficulty(hidden=0, decoys=0))
     assert other != easy
@@ -298,14 +298,14 @@ def test_seeds_and_difficulties_have_folders_of_their_own(folder: Path, tmp_path
     assert len(set.union(*games)) == 60 + 18 + 18
 
 
-def test_games_that_are_there_are_left_as_they_are(folder: Path) -> None:
+def test_games_that_are_there_are_left_as_they_are(folder):
     before = {file: file.stat().st_mtime_ns for file in folder.rglob("*")}
     assert ensure(folder.parent, 0, 60) == folder
     assert {file: file.stat().st_mtime_ns for file in folder.rglob("*")} == before
 
 
 @pytest.mark.parametrize("harm", ["no manifest", "half a manifest", "a game gone"])
-def test_a_folder_that_is_not_whole_is_made_anew(harm: str, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_whole_is_made_anew(harm, tmp_path):
     folder = ensure(tmp_path, 0, 18)
     whole = content(folder)
     if harm == "a game gone":
@@ -319,7 +319,7 @@ def test_a_folder_that_is_not_whole_is_made_anew(harm: str, tmp_path: Path) -> N
 
 
 @pytest.mark.seconds
-def test_a_run_that_was_killed_leaves_nothing_that_is_used(tmp_path: Path) -> None:
+def test_a_run_that_was_killed_leaves_nothing_that_is_used(tmp_path):
     games = 300
     name = GameSet(0, games).name
     run = subprocess.Popen([sys.executable, "-c", STOPPING, "--out", str(tmp_path), "--games", str(games)])
@@ -340,7 +340,7 @@ def test_a_run_that_was_killed_leaves_nothing_that_is_used(tmp_path: Path) -> No
     assert not (folder / "json_2.1.1" / "train" / "foreign").exists() and not left.exists()
 
 
-def test_two_programs_at_once_get_the_same_whole_folder(tmp_path: Path) -> None:
+def test_two_programs_at_once_get_the_same_whole_folder(tmp_path):
     runs = [subprocess.Popen([*CLI, "--out", str(tmp_path), "--games", "60"], stdout=subprocess.PIPE) for _ in range(2)]
     said = {run.communicate()[0] for run in runs}
     assert [run.returncode for run in runs] == [0, 0]
@@ -348,20 +348,18 @@ def test_two_programs_at_once_get_the_same_whole_folder(tmp_path: Path) -> None:
     assert len(list(Path(folder.decode().strip()).rglob("game.tw-pddl"))) == 60
 
 
-def test_too_few_games_are_an_error(tmp_path: Path) -> None:
+def test_too_few_games_are_an_error(tmp_path):
     with pytest.raises(UsageError, match="at least 18 games"):
         ensure(tmp_path, 0, 17)
 
 
-def test_a_folder_that_cannot_be_written_to_is_an_error_that_names_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_that_cannot_be_written_to_is_an_error_that_names_it(tmp_path, capsys):
     (tmp_path / "file").touch()
     assert main(["--out", str(tmp_path / "file" / "below"), "--games", "18"]) == 2
     assert f"can't write ALFWorld games to {tmp_path / 'file' / 'below'}" in capsys.readouterr().err
 
 
-def test_the_help_has_examples_that_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_has_examples_that_run(tmp_path, capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["--help"])
     examples = re.findall(r"python -m envsuite.alfworld.generate --out (\w+)(.*)", capsys.readouterr().out)

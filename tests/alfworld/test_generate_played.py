@@ -64,9 +64,7 @@ def same_play(engines: tuple[GameEngine, GameEngine], paths: tuple[Path, Path], 
     ("index", "difficulty"),
     [(1, SMALL), (3, SMALL), (5, SMALL), *(pytest.param(one, DEFAULT, marks=pytest.mark.slow) for one in range(60))],
 )
-def test_walkthroughs_win_on_the_reference_engine(
-    reference: TextWorldEngine, index: int, difficulty: SceneDifficulty, tmp_path: Path
-) -> None:
+def test_walkthroughs_win_on_the_reference_engine(reference, index, difficulty, tmp_path):
     path = written(tmp_path, index, difficulty)
     game = reference.open(path)
     turn = game.reset()
@@ -80,7 +78,7 @@ def test_walkthroughs_win_on_the_reference_engine(
 @pytest.mark.slow
 @needs_reference
 @pytest.mark.parametrize("index", range(12))
-def test_both_engines_play_a_generated_game_alike(reference: TextWorldEngine, index: int, tmp_path: Path) -> None:
+def test_both_engines_play_a_generated_game_alike(reference, index, tmp_path):
     path = written(tmp_path, index, SMALL)
     same_play((reference, NativeEngine()), (path, path), index, 60)
 
@@ -99,7 +97,7 @@ def real_games(root: Path, number: int) -> list[Path]:
     return random.Random(0).sample(sorted(root.glob("json_2.1.1/*/*/*/game.tw-pddl")), number)
 
 
-def test_our_domain_and_grammar_play_the_benchmarks_games_as_its_own_do(games_root: Path, tmp_path: Path) -> None:
+def test_our_domain_and_grammar_play_the_benchmarks_games_as_its_own_do(games_root, tmp_path):
     engine = NativeEngine()
     for seed, path in enumerate(real_games(games_root, 6)):
         same_play((engine, NativeEngine()), (path, rewritten(path, tmp_path)), seed, 200)
@@ -107,13 +105,13 @@ def test_our_domain_and_grammar_play_the_benchmarks_games_as_its_own_do(games_ro
 
 @pytest.mark.slow
 @needs_reference
-def test_they_do_so_on_the_reference_engine(games_root: Path, tmp_path: Path, reference: TextWorldEngine) -> None:
+def test_they_do_so_on_the_reference_engine(games_root, tmp_path, reference):
     for seed, path in enumerate(real_games(games_root, 6)):
         same_play((reference, reference), (path, rewritten(path, tmp_path)), seed, 60)
 
 
 @needs_reference
-def test_alfworld_itself_finds_every_game(tmp_path: Path) -> None:
+def test_alfworld_itself_finds_every_game(tmp_path):
     from alfworld.agents.environment.alfred_tw_env import AlfredTWEnv
 
     folder = ensure(tmp_path, 0, 18) / "json_2.1.1"
@@ -165,7 +163,7 @@ def measured(index: int) -> Iterator[tuple[str, dict[str, float]]]:
 
 
 @pytest.mark.seconds
-def test_rooms_and_tasks_are_in_numbers_like_the_benchmarks() -> None:
+def test_rooms_and_tasks_are_in_numbers_like_the_benchmarks():
     samples: dict[str, list[dict[str, float]]] = defaultdict(list)
     for index in range(360):
         for name, figures in measured(index):

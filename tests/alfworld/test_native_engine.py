@@ -46,7 +46,7 @@ def played(game: NativeGame, *commands: str) -> GameTurn:
     return turn
 
 
-def test_a_reset_says_the_intro_and_the_sorted_commands(game: NativeGame) -> None:
+def test_a_reset_says_the_intro_and_the_sorted_commands(game):
     assert game.reset() == GameTurn(
         "Hello.\n\nIn hall 1: a chest 2/shut.\n\nYour task is to: light a lamp.",
         ("count", "go to kitchen 1", "look", "open chest 2"),
@@ -55,28 +55,28 @@ def test_a_reset_says_the_intro_and_the_sorted_commands(game: NativeGame) -> Non
     )
 
 
-def test_a_list_follows_the_internal_names_and_not_the_spoken_ones(tmp_path: Path, engine: NativeEngine) -> None:
+def test_a_list_follows_the_internal_names_and_not_the_spoken_ones(tmp_path, engine):
     init = toy_house.INIT.replace("_1 shelf_bar_1)", "_1 chest_bar_1)").replace("_2 shelf_bar_1)", "_2 chest_bar_1)")
     game = engine.open(toy_house.write(tmp_path, pddl_problem=toy_house.problem(init=init)))
     assert played(game, "open chest 2").feedback == "Open: a cup 1, a lamp 2, and a lamp 1"
     assert played(game, "go to kitchen 1", "open chest 1").feedback == "Open: nothing"
 
 
-def test_a_placeholder_that_is_known_stays_what_it_is_in_a_query(game: NativeGame) -> None:
+def test_a_placeholder_that_is_known_stays_what_it_is_in_a_query(game):
     turn = played(game, "go to kitchen 1", "take cup 1 from shelf 1")
     assert turn.feedback == "Taken. Left: nothingOnce: cup 1."  # the blank at the beginning of a text is lost
     assert game.step("put cup 1 into shelf 1").feedback == "Put. Now: a cup 1"
     assert game.step("look").feedback == "In kitchen 1: a chest 1/shut, and a shelf 1."
 
 
-def test_what_is_typed_wrongly_changes_nothing(game: NativeGame) -> None:
+def test_what_is_typed_wrongly_changes_nothing(game):
     first = game.reset()
     for command in ("", "xyzzy", "LOOK", "look.", "go to", "go to  kitchen 1", "open chest 1", "stay", "{x}", "#look#"):
         assert game.step(command) == GameTurn("Nothing happens.", first.commands, False, False)
     assert game.step("  look\n").feedback == "In hall 1: a chest 2/shut.", "blanks around a command do not count"
 
 
-def test_the_grammar_hears_of_both_effects_of_a_switch_and_the_goal_of_the_one_that_happened(game: NativeGame) -> None:
+def test_the_grammar_hears_of_both_effects_of_a_switch_and_the_goal_of_the_one_that_happened(game):
     turn = played(game, "open chest 2", "take lamp 2 from chest 2", "press lamp 2")
     assert turn.feedback == "It said dark."
     assert game.step("put lamp 2 into chest 2").won
@@ -85,14 +85,14 @@ def test_the_grammar_hears_of_both_effects_of_a_switch_and_the_goal_of_the_one_t
     assert not game.step("put lamp 2 into chest 2").won
 
 
-def test_a_game_that_is_won_goes_on(game: NativeGame) -> None:
+def test_a_game_that_is_won_goes_on(game):
     turn = played(game, "open chest 2", "take lamp 2 from chest 2", "press lamp 2", "put lamp 2 into chest 2")
     assert turn.won
     assert game.step("dance") == GameTurn("Nothing happens.", turn.commands, True, False)
     assert game.step("go to kitchen 1").won
 
 
-def test_a_game_asks_to_be_reset_first_and_not_to_be_closed(path: Path, engine: NativeEngine) -> None:
+def test_a_game_asks_to_be_reset_first_and_not_to_be_closed(path, engine):
     game = engine.open(path)
     for call in (lambda: game.step("look"), game.snapshot):
         with pytest.raises(UsageError, match="reset"):
@@ -113,7 +113,7 @@ def walk(game: NativeGame, choices: list[int]) -> list[GameTurn]:
     return turns
 
 
-def test_a_snapshot_of_another_game_is_refused(game: NativeGame, tmp_path: Path, engine: NativeEngine) -> None:
+def test_a_snapshot_of_another_game_is_refused(game, tmp_path, engine):
     game.reset()
     other = engine.open(toy_house.write(tmp_path, pddl_problem=toy_house.problem(goal="(busy Rex)")))
     other.reset()
@@ -122,7 +122,7 @@ def test_a_snapshot_of_another_game_is_refused(game: NativeGame, tmp_path: Path,
             game.restore(token)
 
 
-def test_a_game_without_one_place_for_the_player_is_played_as_well(tmp_path: Path, engine: NativeEngine) -> None:
+def test_a_game_without_one_place_for_the_player_is_played_as_well(tmp_path, engine):
     problem = toy_house.problem(toy_house.OBJECTS + " Tom - cat", toy_house.INIT + " (in Tom attic_bar_1)")
     grammar = toy_house.GRAMMAR.replace('template :: "', 'template :: "{x}: ')
     game = engine.open(toy_house.write(tmp_path, pddl_problem=problem, grammar=grammar))
@@ -132,7 +132,7 @@ def test_a_game_without_one_place_for_the_player_is_played_as_well(tmp_path: Pat
     assert [one for one in turn.commands if one.startswith("tom")] == [f"tom : {command}" for command in own]
 
 
-def test_a_file_that_changes_is_read_anew_and_old_games_are_dropped(tmp_path: Path) -> None:
+def test_a_file_that_changes_is_read_anew_and_old_games_are_dropped(tmp_path):
     engine = NativeEngine(kept=1)
     with pytest.raises(DataError):
         engine.open(toy_house.write(tmp_path, grammar="action"))
@@ -204,14 +204,14 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_game_with_a_fault_is_refused_by_name(fault: str, tmp_path: Path) -> None:
+def test_a_game_with_a_fault_is_refused_by_name(fault, tmp_path):
     changes, said = FAULTS[fault]
     path = toy_house.write(tmp_path, **changes)
     with pytest.raises(DataError, match=f"(?s)^{re.escape(str(path))}: .*(?:{said}).*envsuite data fetch"):
         NativeEngine().open(path)
 
 
-def test_a_file_that_is_missing_too_large_or_not_a_game_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_missing_too_large_or_not_a_game_is_refused(tmp_path):
     path = tmp_path / "game.tw-pddl"
     contents = (None, b"", b"[]", b"{}", b"\xff\xfe", orjson.dumps(GOOD)[:-50], b" " * (MAX_BYTES + 1), b"[" * 100_000)
     for content in contents:
@@ -221,7 +221,7 @@ def test_a_file_that_is_missing_too_large_or_not_a_game_is_refused(tmp_path: Pat
             NativeEngine().open(path)
 
 
-def test_a_game_marked_as_unsolvable_can_be_opened(tmp_path: Path) -> None:
+def test_a_game_marked_as_unsolvable_can_be_opened(tmp_path):
     assert NativeEngine().open(toy_house.write(tmp_path, solvable=False)).reset().commands
 
 
@@ -243,7 +243,7 @@ edits = st.lists(
 
 @settings(max_examples=250)
 @given(st.sampled_from((DOMAIN, PROBLEM, GRAMMAR)), edits)
-def test_an_edited_game_is_refused_or_can_be_played(key: str, changes: list[tuple[str, float, int, str]]) -> None:
+def test_an_edited_game_is_refused_or_can_be_played(key, changes):
     text = GOOD[key]
     for kind, where, length, snippet in changes:
         at = int(where * len(text))
@@ -266,7 +266,7 @@ def test_an_edited_game_is_refused_or_can_be_played(key: str, changes: list[tupl
             assert "envsuite data fetch" in str(error)
 
 
-def test_a_game_that_cannot_be_played_on_says_so_and_stays_where_it_was(tmp_path: Path) -> None:
+def test_a_game_that_cannot_be_played_on_says_so_and_stays_where_it_was(tmp_path):
     grammar = toy_house.GRAMMAR.replace('template :: "press {t}"', 'template :: "press {t} #light#"')
     game = NativeEngine().open(toy_house.write(tmp_path, grammar=grammar))
     game.reset()

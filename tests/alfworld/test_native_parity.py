@@ -22,7 +22,7 @@ def transcripts(shared: Path) -> list[dict]:
     return [orjson.loads(line) for line in path.read_bytes().splitlines()]
 
 
-def test_every_recorded_step_of_the_original_is_the_same(transcripts: list[dict], games_root: Path) -> None:
+def test_every_recorded_step_of_the_original_is_the_same(transcripts, games_root):
     engine = NativeEngine()
     for episode in transcripts:
         game = engine.open(games_root / "json_2.1.1" / episode["gamefile"])
@@ -38,7 +38,7 @@ def test_every_recorded_step_of_the_original_is_the_same(transcripts: list[dict]
             assert (turn.won, turn.valid) == (step["won"], valid), where
 
 
-def test_every_walkthrough_wins_at_its_end_and_not_before(games_root: Path) -> None:
+def test_every_walkthrough_wins_at_its_end_and_not_before(games_root):
     engine = NativeEngine()
     won = 0
     for path in sorted(games_root.glob("json_2.1.1/valid_seen/*/*/game.tw-pddl"))[::5]:
@@ -83,9 +83,7 @@ def replay(games: Path, *episodes: dict[str, Any]) -> int:
     return main(["alfworld", "--games", str(games), "--transcripts", str(file), "--engine", "native"])
 
 
-def test_recorded_episodes_are_replayed_and_counted(
-    games: Path, episode: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_recorded_episodes_are_replayed_and_counted(games, episode, capsys):
     assert replay(games, episode, episode | {"gamefile": f"json_2.1.1/{NAME}"}) == 0
     printed = capsys.readouterr().out
     assert "10 steps, native" in printed and "2 resets, native" in printed and "0 differences" in printed
@@ -95,9 +93,7 @@ def test_recorded_episodes_are_replayed_and_counted(
     ("key", "value"),
     [("feedback", "Boo."), ("won", True), ("score", 1), ("done", True), ("admissible_commands", ["look", "count"])],
 )
-def test_a_step_that_differs_is_told_with_what_differs_and_ends_the_episode(
-    key: str, value: object, games: Path, episode: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_step_that_differs_is_told_with_what_differs_and_ends_the_episode(key, value, games, episode, capsys):
     episode["steps"][1][key] = value
     assert replay(games, episode) == 1
     printed = capsys.readouterr().out
@@ -105,7 +101,7 @@ def test_a_step_that_differs_is_told_with_what_differs_and_ends_the_episode(
     assert f"step 1 'nonsense':\n    ours     {{'{key}': " in printed
 
 
-def test_both_engines_play_a_game_of_our_own_alike(games: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_both_engines_play_a_game_of_our_own_alike(games, capsys):
     for package in ("textworld", "alfworld"):
         pytest.importorskip(package, reason="needs the extra alfworld-reference")
     options = ["--games", str(games), "--against", "textworld", "--commands", "60", "--jobs", "1"]

@@ -85,7 +85,7 @@ def placing(root: Path) -> Path:
     return next(trial for trial in trials(root, "train") if trial.parent.name.startswith("pick_and_place_simple"))
 
 
-def test_a_whole_download_is_whole_and_every_game_is_won(whole: Path) -> None:
+def test_a_whole_download_is_whole_and_every_game_is_won(whole):
     report = verify_games(whole.parent, play=True)
     assert report.findings == () and report.games == {"train": 6, "valid_seen": 6, "valid_unseen": 6}
     assert report.walkthroughs + report.solved == 18
@@ -111,7 +111,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str, str]] = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_each_damage_is_found_and_named(whole: Path, name: str) -> None:
+def test_each_damage_is_found_and_named(whole, name):
     damage, kind, what = DAMAGES[name]
     trial = placing(whole)
     damage(trial)
@@ -122,7 +122,7 @@ def test_each_damage_is_found_and_named(whole: Path, name: str) -> None:
     assert all(finding.path.is_relative_to(trial) or finding.path == whole / "train" for finding in report.findings)
 
 
-def test_folders_without_a_game_are_a_fact_where_the_count_is_right(whole: Path) -> None:
+def test_folders_without_a_game_are_a_fact_where_the_count_is_right(whole):
     trial = trials(whole, "train")[0]
     shutil.copytree(trial, trial.with_name("trial_T2"))
     (trial.with_name("trial_T2") / GAME).unlink()
@@ -133,14 +133,14 @@ def test_folders_without_a_game_are_a_fact_where_the_count_is_right(whole: Path)
     assert report.findings == () and report.notes == ("train: 1 folders have a trajectory and no game",)
 
 
-def test_the_real_games_of_valid_seen_are_the_published_ones_and_are_won(seen: Path) -> None:
+def test_the_real_games_of_valid_seen_are_the_published_ones_and_are_won(seen):
     report = verify_games(seen)
     assert report.findings == () and report.games == {"valid_seen": 140}
     assert set(published_checksums()["valid_seen"]) >= SEEN and len(published_checksums()["valid_seen"]) == 140
 
 
 @pytest.mark.slow
-def test_every_real_game_is_won(games_root: Path) -> None:
+def test_every_real_game_is_won(games_root):
     report = verify_games(games_root, play=True)
     assert kinds(report) == {"missing": 2}, "the splits that are not in the shared data"
     assert (report.walkthroughs, report.solved) == (140, 200)
@@ -148,7 +148,7 @@ def test_every_real_game_is_won(games_root: Path) -> None:
 
 @given(data=st.data())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_changed_byte_of_a_published_game_is_found(games_root: Path, tmp_path: Path, data: st.DataObject) -> None:
+def test_any_changed_byte_of_a_published_game_is_found(games_root, tmp_path, data):
     source = data.draw(st.sampled_from(trials(games_root / "json_2.1.1", "valid_seen")))
     trial = tmp_path / "valid_seen" / source.parent.name / source.name
     if not trial.is_dir():
@@ -161,9 +161,7 @@ def test_any_changed_byte_of_a_published_game_is_found(games_root: Path, tmp_pat
 
 @given(place=st.integers(0, 10**6), mask=st.integers(1, 255), name=st.sampled_from([GAME, TRAJECTORY]))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_changed_byte_of_any_game_gives_findings_and_no_error(
-    builtin: Path, tmp_path: Path, place: int, mask: int, name: str
-) -> None:
+def test_a_changed_byte_of_any_game_gives_findings_and_no_error(builtin, tmp_path, place, mask, name):
     source = trials(builtin, "train")[place % 6]
     trial = tmp_path / source.parent.name / source.name
     if not trial.is_dir():
@@ -177,9 +175,7 @@ def test_a_changed_byte_of_any_game_gives_findings_and_no_error(
         verifying.read_game(trial / verifying.GAME)
 
 
-def test_the_record_is_compared_with_games_or_written(
-    games_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_record_is_compared_with_games_or_written(games_root, tmp_path, monkeypatch, capsys):
     def ended(*arguments: str) -> int | str | None:
         monkeypatch.setattr("sys.argv", ["published", str(games_root), *arguments])
         with pytest.raises(SystemExit) as end:
@@ -193,7 +189,7 @@ def test_the_record_is_compared_with_games_or_written(
     assert (tmp_path / "published.json").read_bytes() == FILE.read_bytes()
 
 
-def test_a_game_in_the_words_of_people_is_not_called_unsolvable(whole: Path) -> None:
+def test_a_game_in_the_words_of_people_is_not_called_unsolvable(whole):
     trial = placing(whole)
     grammar = orjson.loads((trial / GAME).read_bytes())["grammar"]
     stated = re.search(r"Your task is to: [^\"\\]*", grammar)
@@ -204,16 +200,14 @@ def test_a_game_in_the_words_of_people_is_not_called_unsolvable(whole: Path) -> 
     assert report.findings == () and "1 games have no walkthrough that wins" in report.notes[0]
 
 
-def test_a_game_is_won_by_the_expert_where_its_walkthrough_does_not_or_it_is_given_up(
-    whole: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_game_is_won_by_the_expert_where_its_walkthrough_does_not_or_it_is_given_up(whole, monkeypatch):
     for walkthrough in ((), ("go nowhere",)):
         assert play_game(placing(whole) / GAME, walkthrough) == "expert"
     monkeypatch.setattr("envsuite.alfworld.verifying.LONGEST", 1)
     assert play_game(placing(whole) / GAME, ()) == "lost"
 
 
-def test_the_command_has_exit_codes(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_has_exit_codes(whole, capsys):
     assert main(["data", "verify", "alfworld", str(whole.parent)]) == 0
     assert "none is missing or altered (--play plays them, too)" in capsys.readouterr().out
     (placing(whole) / GAME).unlink()
@@ -227,9 +221,7 @@ def test_the_command_has_exit_codes(whole: Path, capsys: pytest.CaptureFixture[s
     assert main(["data", "verify", "--play"]) == 2
 
 
-def test_games_that_were_put_there_by_hand_are_looked_into(
-    whole: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_games_that_were_put_there_by_hand_are_looked_into(whole, monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path / "data"))
     assert main(["data", "verify", "alfworld"]) == 1
     assert "not fetched" in capsys.readouterr().out

@@ -65,7 +65,7 @@ def towards(
 
 
 @pytest.mark.parametrize("level", TRIED)
-def test_worlds_missions_rewards_and_ends_are_those_of_minigrid(level: str) -> None:
+def test_worlds_missions_rewards_and_ends_are_those_of_minigrid(level):
     inner: Any = gymnasium.make(LEVELS[level], disable_env_checker=True).unwrapped
     won = 0
     for seed in range(10):
@@ -96,7 +96,7 @@ def advised(expert: BabyAIExpert, env: BabyAI, draw: random.Random) -> str:
         return draw.choice(COMMANDS)
 
 
-def test_a_world_that_minigrid_draws_again_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_world_that_minigrid_draws_again_prints_nothing(capsys):
     for seed in range(60):
         BabyAIWorld("GoToLocal", seed)
     assert capsys.readouterr().out == ""
@@ -104,9 +104,7 @@ def test_a_world_that_minigrid_draws_again_prints_nothing(capsys: pytest.Capture
 
 @settings(max_examples=100, deadline=None)
 @given(played)
-def test_commands_change_something_or_are_refused_with_the_reason_and_both_views_tell_the_state(
-    play: tuple[str, int, list[str]],
-) -> None:
+def test_commands_change_something_or_are_refused_with_the_reason_and_both_views_tell_the_state(play):
     level, seed, commands = play
     world, states = BabyAIWorld(level, seed), dict[str, Any]()
     for command in commands:
@@ -168,7 +166,7 @@ def place(told: str) -> tuple[str, int, int]:
     return name, -steps if (way or alone_way) == "left" else steps, int(ahead or 0)
 
 
-def test_tasks_are_a_level_and_a_seed_and_no_seed_is_in_two_splits() -> None:
+def test_tasks_are_a_level_and_a_seed_and_no_seed_is_in_two_splits():
     builtin = BabyAI(level="GoToObj").tasks
     assert [len(builtin.ids(split)) for split in ("train", "validation", "test")] == [1000, 100, 200]
     assert builtin.ids("test")[0] == "GoToObj/1100" and set(builtin.types.values()) == {"GoToObj"}
@@ -183,20 +181,20 @@ QUICK = ("GoToLocal", "PickupLoc", "PutNextLocal", "OpenDoor", "PutNextS5N2Carry
 @pytest.mark.parametrize(
     "level", [one if one in QUICK else pytest.param(one, marks=pytest.mark.slow) for one in LEVELS]
 )
-def test_the_expert_solves_the_first_worlds_of_every_level_but_two(level: str) -> None:
+def test_the_expert_solves_the_first_worlds_of_every_level_but_two(level):
     ended = [towards(level, seed, random.Random(0), 0.0)[0]._last for seed in range(15)]
     solved = sum(seen is not None and seen["text"].startswith(text.DONE) for seen in ended)
     assert solved == {"GoToImpUnlock": 13, "UnlockToUnlock": 12}.get(level, 15)
 
 
 @pytest.mark.parametrize("level", ["GoToLocal", "PickupLoc", "PutNextLocal", "UnlockLocal", "MiniBossLevel"])
-def test_the_expert_goes_on_from_wherever_other_commands_have_led(level: str) -> None:
+def test_the_expert_goes_on_from_wherever_other_commands_have_led(level):
     for seed in range(20):
         env, _ = towards(level, seed, random.Random(seed), 0.3, breaking=False)
         assert env._last is not None and env._last["text"].startswith(text.DONE), seed
 
 
-def test_the_expert_says_that_there_is_no_plan_once_the_goal_is_broken() -> None:
+def test_the_expert_says_that_there_is_no_plan_once_the_goal_is_broken():
     env, expert = begun("UnlockPickup", 0), BabyAIExpert()
     assert "pick up the" in env._instruction and "box" in env._instruction
     while not (env.world.front is not None and env.world.front.type == "box"):
@@ -207,7 +205,7 @@ def test_the_expert_says_that_there_is_no_plan_once_the_goal_is_broken() -> None
             env.step(expert.act(env))
 
 
-def test_milestones_are_parts_of_the_mission_and_objects_to_move() -> None:
+def test_milestones_are_parts_of_the_mission_and_objects_to_move():
     env = MilestoneFactory("BabyAI-v0", {"level": "PutNextLocal"}, of="world").make()
     env.reset(options={"task_id": "PutNextLocal/0"})
     expert, reached = BabyAIExpert(), []
@@ -226,7 +224,7 @@ def test_milestones_are_parts_of_the_mission_and_objects_to_move() -> None:
     assert max(counts) > 1
 
 
-def test_the_teacher_strays_and_every_word_is_in_its_texts() -> None:
+def test_the_teacher_strays_and_every_word_is_in_its_texts():
     env, slips, moves = begun("MiniBossLevel", 1), 0, 0
     words = set(re.findall(r"\w+", " ".join(practice().texts())))
     for move in BabyAIWalker(stray=0.3).turns(env, random.Random(0)):
@@ -238,21 +236,21 @@ def test_the_teacher_strays_and_every_word_is_in_its_texts() -> None:
     assert 0.15 < slips / moves < 0.45 or moves < 20
 
 
-def test_an_episode_is_truncated_after_the_steps_that_minigrid_gives_its_world() -> None:
+def test_an_episode_is_truncated_after_the_steps_that_minigrid_gives_its_world():
     env = begun("GoToObjS4", 0)
     ends = [env.step(act("turn left"))[3] for _ in range(15)]
     assert not any(ends) and env.world.max_steps == 16
     assert env.step(())[3], "a malformed action is a step, too"
 
 
-def test_a_level_that_does_not_exist_or_cannot_be_solved_is_named_with_the_nearest() -> None:
+def test_a_level_that_does_not_exist_or_cannot_be_solved_is_named_with_the_nearest():
     with pytest.raises(UnknownName, match=r"unknown level of BabyAI-v0 'GoToLocl'\. Nearest: 'GoToLocal'"):
         BabyAI(level="GoToLocl")
     with pytest.raises(UnknownName, match="unknown level of BabyAI-v0 'KeyInBox'"):
         BabyAI(level="KeyInBox")
 
 
-def test_without_minigrid_the_error_says_what_to_type() -> None:
+def test_without_minigrid_the_error_says_what_to_type():
     code = "import sys; sys.modules['minigrid'] = None\nimport gymnasium, envsuite; gymnasium.make('BabyAI-v0')"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "BabyAI-v0 needs minigrid" in run.stderr and "pip install 'envsuite[babyai]'" in run.stderr

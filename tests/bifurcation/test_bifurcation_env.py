@@ -46,7 +46,7 @@ def played(env: Bifurcation, task: str, doors: str) -> list[Result]:
     return [env.step(take(names[door])) for door in doors if not env.done]
 
 
-def test_other_doors_at_a_place_that_is_no_fork_give_other_slips_and_names() -> None:
+def test_other_doors_at_a_place_that_is_no_fork_give_other_slips_and_names():
     env = Bifurcation(horizon=8, decisions=0, slip=0.5, aliasing="different")
     texts, taken = set(), set()
     for first in "rbg":
@@ -57,7 +57,7 @@ def test_other_doors_at_a_place_that_is_no_fork_give_other_slips_and_names() -> 
 
 @pytest.mark.parametrize("slip", [0.1, 0.4])
 @pytest.mark.parametrize("wrong", [0, 1], ids=["right", "wrong"])
-def test_slips_are_as_frequent_as_the_dial_says_and_lead_to_each_other_door_alike(slip: float, wrong: int) -> None:
+def test_slips_are_as_frequent_as_the_dial_says_and_lead_to_each_other_door_alike(slip, wrong):
     """A wrong door slips to the right one of three half of the time."""
     env, passed = Bifurcation(horizon=6, decisions=6, mistake="recoverable", slip=slip), list[bool]()
     for task in env.tasks.ids("test"):
@@ -79,7 +79,7 @@ def test_slips_are_as_frequent_as_the_dial_says_and_lead_to_each_other_door_alik
 @pytest.mark.parametrize(
     "action", [(), take("a wall"), take("red") * 2, (ToolCall("open", {}),), (ToolCall("take", {}),)]
 )
-def test_an_invalid_action_changes_nothing_and_the_last_line_is_still_the_place(action: Action) -> None:
+def test_an_invalid_action_changes_nothing_and_the_last_line_is_still_the_place(action):
     env = Bifurcation(slip=0.3, aliasing="different", mistake="recoverable")
     for task in env.tasks.ids("train")[:20]:
         before, info = played(env, task, "rb")[-1][::4]
@@ -101,7 +101,7 @@ def texts_of(env: Bifurcation, task: str) -> dict[str, set[DoorState]]:
 
 
 @pytest.mark.parametrize("mistake", ["final", "recoverable"])
-def test_the_text_is_the_state_but_where_states_look_alike(mistake: str) -> None:
+def test_the_text_is_the_state_but_where_states_look_alike(mistake):
     for aliasing in ("none", "different"):
         env = Bifurcation(aliasing=aliasing, mistake=mistake)
         for task in env.tasks.ids("train")[:50]:
@@ -115,7 +115,7 @@ def test_the_text_is_the_state_but_where_states_look_alike(mistake: str) -> None
 
 
 @pytest.mark.parametrize("own", range(5))
-def test_two_kinds_of_places_share_the_words_that_are_not_their_own(own: int) -> None:
+def test_two_kinds_of_places_share_the_words_that_are_not_their_own(own):
     env = Bifurcation(own_words=own, aliasing="different", forks=32)
     kinds = env.kind.words
     assert len(kinds) == 48 and all(len(names) == 4 for names in kinds)
@@ -131,7 +131,7 @@ def test_two_kinds_of_places_share_the_words_that_are_not_their_own(own: int) ->
 
 
 @given(st.integers(2, len(DOORS)), st.integers(6, 32), st.integers(0, 99))
-def test_each_door_is_right_as_often_as_the_others(doors: int, forks: int, seed: int) -> None:
+def test_each_door_is_right_as_often_as_the_others(doors, forks, seed):
     right = Bifurcation(doors=doors, forks=forks, map_seed=seed).kind.right
     counts = Counter(right)
     assert len(right) == forks and len(counts) == doors and max(counts.values()) - min(counts.values()) <= 1
@@ -139,7 +139,7 @@ def test_each_door_is_right_as_often_as_the_others(doors: int, forks: int, seed:
 
 
 @pytest.mark.parametrize("dials", DIALS, ids=lambda dials: " ".join(map(str, dials.values())) or "default")
-def test_the_expert_solves_every_task(dials: dict[str, Any]) -> None:
+def test_the_expert_solves_every_task(dials):
     env, expert = Bifurcation(**dials), BifurcationExpert()
     for task in [task for ids in env.tasks.splits.values() for task in ids]:
         turns = acted(env, task, Acting(expert))
@@ -149,7 +149,7 @@ def test_the_expert_solves_every_task(dials: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("mistake", ["final", "recoverable"])
-def test_where_doors_slip_the_expert_takes_the_right_one_all_the_same(mistake: str) -> None:
+def test_where_doors_slip_the_expert_takes_the_right_one_all_the_same(mistake):
     env, expert, solved = Bifurcation(slip=0.3, mistake=mistake), BifurcationExpert(), list[bool]()
     for task in env.tasks.ids("test"):
         _, info = env.reset(options={"task_id": task})
@@ -163,7 +163,7 @@ def test_where_doors_slip_the_expert_takes_the_right_one_all_the_same(mistake: s
 
 
 @given(st.text("rbg", max_size=20), st.sampled_from(["final", "recoverable"]), st.integers(0, 99))
-def test_the_reward_for_each_fork_adds_up_to_the_score(doors: str, mistake: str, number: int) -> None:
+def test_the_reward_for_each_fork_adds_up_to_the_score(doors, mistake, number):
     env = Bifurcation(reward="each", mistake=mistake, decisions=5, slip=0.2)
     results = played(env, f"test-{number}", doors)
     assert sum(reward for _, reward, *_ in results) == pytest.approx(env.passed / 5)
@@ -172,7 +172,7 @@ def test_the_reward_for_each_fork_adds_up_to_the_score(doors: str, mistake: str,
         assert results[-1][-1]["success"] == (env.done and env.passed == 5)
 
 
-def test_a_lost_walk_goes_on_to_its_end_and_earns_nothing_more() -> None:
+def test_a_lost_walk_goes_on_to_its_end_and_earns_nothing_more():
     env = Bifurcation(reward="each", decisions=5)
     for task in env.tasks.ids("test")[:20]:
         env.reset(options={"task_id": task})
@@ -189,7 +189,7 @@ def test_a_lost_walk_goes_on_to_its_end_and_earns_nothing_more() -> None:
         assert len(rewards) == 10 and info["success"] != lost
 
 
-def test_the_map_draws_generated_walks_and_not_those_that_are_built_in() -> None:
+def test_the_map_draws_generated_walks_and_not_those_that_are_built_in():
     maps = list[list[tuple[int, ...]]]()
     assert {split: len(ids) for split, ids in Bifurcation().tasks.splits.items()} == COUNTS
     for source, seed in itertools.product(("builtin", "generated"), (0, 1)):
@@ -206,14 +206,14 @@ def test_the_map_draws_generated_walks_and_not_those_that_are_built_in() -> None
         ({"reward": "each", "decisions": 0}, r"reward='each' and decisions=0"),
     ],
 )
-def test_dials_that_contradict_each_other_are_refused_in_one_line(dials: dict[str, Any], said: str) -> None:
+def test_dials_that_contradict_each_other_are_refused_in_one_line(dials, said):
     with pytest.raises(EnvsuiteError, match=said) as caught:
         gymnasium.make("Bifurcation-v0", **dials)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("mistake", ["final", "recoverable"])
-def test_milestones_are_the_forks_that_are_passed_and_the_end(mistake: str) -> None:
+def test_milestones_are_the_forks_that_are_passed_and_the_end(mistake):
     env, rng = Bifurcation(mistake=mistake, horizon=6), np.random.default_rng(0)
     for task in env.tasks.ids("test")[:60]:
         _, info = env.reset(options={"task_id": task})
@@ -236,7 +236,7 @@ def test_milestones_are_the_forks_that_are_passed_and_the_end(mistake: str) -> N
     ],
     ids=["words of another map", "shared words", "alike"],
 )
-def test_every_word_of_a_valid_episode_is_known_whatever_the_dials(dials: dict[str, Any]) -> None:
+def test_every_word_of_a_valid_episode_is_known_whatever_the_dials(dials):
     tokenizer = word_tokenizer(practice_of("Bifurcation-v0").texts(), 512)
     env, rng, seen = Bifurcation(**dials), random.Random(0), set[str]()
     for task in env.tasks.ids("test")[:60]:
@@ -249,7 +249,7 @@ def test_every_word_of_a_valid_episode_is_known_whatever_the_dials(dials: dict[s
         assert tokenizer.unk_token_id not in tokenizer.encode(text), text
 
 
-def test_the_player_to_imitate_plays_as_the_expert_does() -> None:
+def test_the_player_to_imitate_plays_as_the_expert_does():
     env = Bifurcation(mistake="recoverable", slip=0.3)
     env.reset(seed=3)
     for move in BifurcationWalker().turns(env, random.Random(0)):

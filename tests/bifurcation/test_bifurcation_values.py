@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -70,7 +68,7 @@ def kinds(draw: st.DrawFn, aliasing: str = "none") -> Kind:
 
 @pytest.mark.parametrize("aliasing", ALIASING)
 @given(data=st.data(), seed=st.integers(0, 99))
-def test_values_are_those_of_every_sequence_of_doors(aliasing: str, data: st.DataObject, seed: int) -> None:
+def test_values_are_those_of_every_sequence_of_doors(aliasing, data, seed):
     kind = data.draw(kinds(aliasing), "kind")
     steps = data.draw(st.integers(kind.horizon, 3 if kind.names > 1 else 4 if kind.slip else 6), "steps")
     walk, policy = Walk(kind, f"train-{seed}"), random_policy(kind, seed)
@@ -86,7 +84,7 @@ def test_values_are_those_of_every_sequence_of_doors(aliasing: str, data: st.Dat
 
 
 @given(st.sampled_from(ALIASING).flatmap(kinds), st.integers(0, 99))
-def test_the_advantage_of_a_policy_s_doors_has_the_mean_zero(kind: Kind, seed: int) -> None:
+def test_the_advantage_of_a_policy_s_doors_has_the_mean_zero(kind, seed):
     policy = random_policy(kind, seed)
     q, v = Walk(kind, "test-0").values(policy, kind.horizon + 2)
     whole = np.concatenate([policy, 1.0 - policy.sum(-1, keepdims=True)], -1)
@@ -104,7 +102,7 @@ def test_the_advantage_of_a_policy_s_doors_has_the_mean_zero(kind: Kind, seed: i
     ],
     ids=lambda dials: " ".join(map(str, dials.values())),
 )
-def test_values_are_the_means_of_episodes_that_are_played(dials: dict[str, Any]) -> None:
+def test_values_are_the_means_of_episodes_that_are_played(dials):
     """Over many walks: an episode's slips and names follow from the task and its doors, so a task's own are few."""
     env, rng = Bifurcation(horizon=4, decisions=2, **dials), np.random.default_rng(0)
     steps, episodes = 6, 8
@@ -133,6 +131,6 @@ def test_values_are_the_means_of_episodes_that_are_played(dials: dict[str, Any])
     assert (error[[0, -1]] > 0).all()
 
 
-def test_a_policy_of_another_shape_is_refused_in_one_line() -> None:
+def test_a_policy_of_another_shape_is_refused_in_one_line():
     with pytest.raises(UsageError, match=r"shape \(3, 2, 1, 3\); that of this walk's places is \(10, 2, 1, 3\)$"):
         Walk(Kind(), "train-0").values(np.zeros((3, 2, 1, 3)), 5)

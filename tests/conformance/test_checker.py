@@ -44,23 +44,23 @@ OTHERS: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize("check", [check for env_id in ENVIRONMENTS for check in checks(env_id)], ids=str)
-def test_every_registered_environment_passes(check: Check) -> None:
+def test_every_registered_environment_passes(check):
     check()
 
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("check", [check for env_id, kwargs in OTHERS for check in checks(env_id, **kwargs)], ids=str)
-def test_environments_with_other_sources_pass(check: Check) -> None:
+def test_environments_with_other_sources_pass(check):
     check()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("env_id", ENVIRONMENTS)
-def test_none_of_20_000_actions_raises(env_id: str) -> None:
+def test_none_of_20_000_actions_raises(env_id):
     testing.any_actions(Check(env_id, testing.any_actions), 20_000)
 
 
-def test_horizons_are_those_of_the_papers() -> None:
+def test_horizons_are_those_of_the_papers():
     horizons = {env_id: spec.max_episode_steps for env_id, spec in ENVIRONMENTS.items()}
     assert horizons == {
         "ALFWorld-v0": 50, "TextCraft-v0": 50, "Sokoban-v0": 15, "PythonMath-v0": 8,
@@ -72,14 +72,14 @@ def test_horizons_are_those_of_the_papers() -> None:
 @pytest.mark.parametrize(
     ("env_id", "player"), [(env_id, name) for env_id, spec in ENVIRONMENTS.items() for name in spec.players]
 )
-def test_a_player_refuses_another_environment(env_id: str, player: str) -> None:
+def test_a_player_refuses_another_environment(env_id, player):
     other = gymnasium.make("Sokoban-v0" if env_id != "Sokoban-v0" else "TextCraft-v0")
     with pytest.raises(UsageError, match=f"this plays {env_id}, not |this needs the state of {env_id} itself"):
         make_player(env_id, player).act(other)
 
 
 @pytest.mark.parametrize("env_id", [env_id for env_id, spec in ENVIRONMENTS.items() if spec.practice])
-def test_a_teacher_refuses_what_is_no_probability_and_another_environment(env_id: str) -> None:
+def test_a_teacher_refuses_what_is_no_probability_and_another_environment(env_id):
     make = practice_of(env_id).teacher
     for name, parameter in inspect.signature(make).parameters.items():
         for value in (1.5, -0.1) if "float" in str(parameter.annotation) else ():
@@ -131,7 +131,7 @@ WRONG = [
 ]
 
 
-def test_a_schema_may_have_optional_arguments_and_take_any(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_schema_may_have_optional_arguments_and_take_any(monkeypatch):
     (tool,) = TextCraft.tools
     properties = {**tool.parameters["properties"], "note": {}}
     loose = replace(tool, parameters={"type": "object", "properties": properties, "required": ["command"]})
@@ -152,9 +152,7 @@ def test_a_schema_may_have_optional_arguments_and_take_any(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(("name", "kind", "method", "wrong", "message"), WRONG, ids=lambda value: str(value)[:20])
-def test_a_wrong_environment_fails_the_check_which_says_what_came(
-    name: str, kind: type, method: str, wrong: Any, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_environment_fails_the_check_which_says_what_came(name, kind, method, wrong, message, monkeypatch):
     check = Check("TextCraft-v0", getattr(testing, name))
     monkeypatch.setattr(kind, method, wrong)
     with pytest.raises(Exception, match=message):

@@ -12,7 +12,6 @@ from pathlib import Path
 import gymnasium
 import pytest
 import yaml
-from console import Console
 from textual.pilot import Pilot
 from third_party import files_of_new, install
 from tiny_runs import save_model, settings
@@ -83,9 +82,7 @@ async def quitting(pilot: Pilot[None]) -> None:
 @pytest.mark.seconds
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_command_takes_every_kind_of_id(
-    kind: str, command: str, folder: Path, console: Console, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_command_takes_every_kind_of_id(kind, command, folder, console, monkeypatch):
     env_id = KINDS[kind]
     for name in ("runs", "results", "base"):
         shutil.rmtree(folder / name, ignore_errors=True)
@@ -112,7 +109,7 @@ def test_every_command_takes_every_kind_of_id(
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_id_is_served(kind: str, folder: Path) -> None:
+def test_every_kind_of_id_is_served(kind, folder):
     env_id = resolve_id(KINDS[kind])  # as the commands `serve http` and `serve bridge` do
     with serving(ServerSettings((env_id,), port=0)) as running, bridging(BridgeSettings((env_id,), port=0)) as bridge:
         env = gymnasium.make(env_id, url=running.url)

@@ -117,7 +117,7 @@ def played() -> tuple[dict[str, str], list[dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("kind", ["bridge", "package"])
-def test_openenvs_levels_pass_as_far_as_they_are_implemented(kind: str, tmp_path: Path) -> None:
+def test_openenvs_levels_pass_as_far_as_they_are_implemented(kind, tmp_path):
     python = interpreter("ENVSUITE_OPENENV_PYTHON")
     with ExitStack() as stack:
         address = [stack.enter_context(bridge())] if kind == "bridge" else []
@@ -134,7 +134,7 @@ def test_openenvs_levels_pass_as_far_as_they_are_implemented(kind: str, tmp_path
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_openenvs_command_passes_the_bridge(level: str, tmp_path: Path) -> None:
+def test_openenvs_command_passes_the_bridge(level, tmp_path):
     python = interpreter("ENVSUITE_OPENENV_PYTHON")
     with bridge() as url:
         command = [python, "-m", "openenv.cli", "validate", "--url", url, "--level", level, "--timeout", "60", "--json"]
@@ -142,7 +142,7 @@ def test_openenvs_command_passes_the_bridge(level: str, tmp_path: Path) -> None:
     assert report["passed"] and len(report["criteria"]) == 6
 
 
-def test_openenvs_command_passes_the_package_statically(tmp_path: Path) -> None:
+def test_openenvs_command_passes_the_package_statically(tmp_path):
     python = interpreter("ENVSUITE_OPENENV_PYTHON")
     copy = shutil.copytree(PACKAGE, tmp_path / "package")
     report = json.loads(said([python, "-m", "openenv.cli", "validate", copy, "--skip-build", "--json"], tmp_path))
@@ -151,7 +151,7 @@ def test_openenvs_command_passes_the_package_statically(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["bridge", "package"])
-def test_openenvs_clients_play_the_local_episode_by_its_task_api(kind: str, tmp_path: Path) -> None:
+def test_openenvs_clients_play_the_local_episode_by_its_task_api(kind, tmp_path):
     python = interpreter("ENVSUITE_OPENENV_PYTHON")
     with bridge() if kind == "bridge" else package(python, tmp_path) as url:
         command = [python, HERE / "openenv_client.py", url, "TextCraft-v0", json.dumps(PLAN)]
@@ -166,7 +166,7 @@ def test_openenvs_clients_play_the_local_episode_by_its_task_api(kind: str, tmp_
     assert told["state"] == {"episode_id": "conformance", "step_count": len(steps)}
 
 
-def test_openenvs_client_of_tools_plays_the_local_episode_on_the_bridge(tmp_path: Path) -> None:
+def test_openenvs_client_of_tools_plays_the_local_episode_on_the_bridge(tmp_path):
     python = interpreter("ENVSUITE_OPENENV_PYTHON")
     with bridge() as url:
         command = [python, HERE / "openenv_tools_client.py", url, json.dumps(PLAN)]
@@ -177,7 +177,7 @@ def test_openenvs_client_of_tools_plays_the_local_episode_on_the_bridge(tmp_path
     assert told["state"] == {"episode_id": "conformance", "step_count": len(steps)}
 
 
-def test_the_packages_manifest_counts_the_tasks_that_there_are(tmp_path: Path) -> None:
+def test_the_packages_manifest_counts_the_tasks_that_there_are(tmp_path):
     import yaml
 
     capabilities = yaml.safe_load((PACKAGE / "openenv.yaml").read_text())["validation"]["capabilities"]
@@ -186,7 +186,7 @@ def test_the_packages_manifest_counts_the_tasks_that_there_are(tmp_path: Path) -
     assert capabilities["declared_tools"] == [tool.name for tool in env.tools]
 
 
-def test_openrewards_client_plays_the_local_episode(tmp_path: Path) -> None:
+def test_openrewards_client_plays_the_local_episode(tmp_path):
     python = interpreter("ENVSUITE_OPENREWARD_PYTHON")
     port = free_port()
     with serving((python, ROOT / "examples/openreward_server.py", port), port, tmp_path, "/health") as url:
@@ -207,7 +207,7 @@ def test_openrewards_client_plays_the_local_episode(tmp_path: Path) -> None:
     [("ENVSUITE_VERIFIERS_PYTHON", "test_verifiers.py"), ("ENVSUITE_TRL_PYTHON", "test_trl.py")],
     ids=["verifiers", "trl"],
 )
-def test_the_example_passes_its_tests_where_the_package_is_installed(variable: str, file: str, tmp_path: Path) -> None:
+def test_the_example_passes_its_tests_where_the_package_is_installed(variable, file, tmp_path):
     python = interpreter(variable)
     command = [python, "-m", "pytest", ROOT / "tests/examples" / file, "-p", "no:cacheprovider", "-rs"]
     out = said([*command, "--rootdir", ROOT, "-c", ROOT / "pyproject.toml"], ROOT, 3600)

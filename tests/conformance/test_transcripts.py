@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -50,7 +49,7 @@ TRANSCRIPTS: dict[str, tuple[str, dict[str, Any], str, list[tuple[str, str, tupl
 
 
 @pytest.mark.parametrize("name", TRANSCRIPTS)
-def test_the_transcript_on_a_page_is_the_episode(name: str, root: Path) -> None:
+def test_the_transcript_on_a_page_is_the_episode(name, root):
     page = (root / f"docs/environments/{name}.md").read_text(encoding="utf-8")
     shown = re.findall(r"```text\n(.*?)```", page, re.DOTALL)[0].splitlines()
     env_id, options, task_id, steps = TRANSCRIPTS[name]

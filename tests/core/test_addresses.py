@@ -1,10 +1,5 @@
 """What is wrong with an address is said, and no message says its password."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -45,14 +40,14 @@ WITH_A_SECRET = (
     ],
     ids=["server", "interpreter", "search", "endpoint", "mirror"],
 )
-def test_an_address_with_a_secret_is_refused_without_repeating_it(use: Callable[[str], Any], url: str) -> None:
+def test_an_address_with_a_secret_is_refused_without_repeating_it(use, url):
     with pytest.raises(UsageError) as caught:
         use(url)
     assert SECRET not in str(caught.value)
 
 
 @given(url=st.text() | st.from_regex(r"[a-z]*:?/?/?[^/]*:hush7@?[a-z0-9:./\[\]]*", fullmatch=True))
-def test_any_text_is_an_address_or_refused(url: str) -> None:
+def test_any_text_is_an_address_or_refused(url):
     try:
         parts = address(url, "url", "http://127.0.0.1:1", "leave it out")
     except UsageError as error:
@@ -64,13 +59,13 @@ def test_any_text_is_an_address_or_refused(url: str) -> None:
 @pytest.mark.parametrize(
     "url", ["http://a..b:1", f"http://{'x' * 64}.net", "http://a b", "http://a/b c", "http://a/\0", "http://a/\xfc"]
 )
-def test_an_address_that_no_request_can_name_is_refused_before_there_is_one(url: str) -> None:
+def test_an_address_that_no_request_can_name_is_refused_before_there_is_one(url):
     with pytest.raises(UsageError, match="it must be like"):
         JsonServer(url)
     assert JsonServer("http://m\xfcnchen.example:1/a%20b").url == "http://m\xfcnchen.example:1/a%20b"
 
 
-def test_what_is_shown_is_the_address_without_secrets() -> None:
+def test_what_is_shown_is_the_address_without_secrets():
     assert redact_address("http://me:hush@host:1/v1?key=hush") == "http://host:1/v1"
     assert redact_address("http://host:1/v1") == "http://host:1/v1"
     assert redact_address("localhost:8000") == "localhost:8000"
@@ -86,11 +81,11 @@ def test_what_is_shown_is_the_address_without_secrets() -> None:
         ("a" * 64, 0, "give an address of this machine"),
     ],
 )
-def test_where_nothing_can_listen_the_message_says_what_to_give(host: str, port: int, advice: str) -> None:
+def test_where_nothing_can_listen_the_message_says_what_to_give(host, port, advice):
     with pytest.raises(UsageError, match=f"cannot listen at {host}:{port}: .*{advice}"):
         open_socket(host, port)
 
 
-def test_a_taken_port_is_refused() -> None:
+def test_a_taken_port_is_refused():
     with open_socket("127.0.0.1", 0) as taken, pytest.raises(UsageError, match="give another port"):
         open_socket("127.0.0.1", taken.getsockname()[1])

@@ -14,7 +14,7 @@ class Book:
         self.name = name
 
 
-def test_of_calls_at_the_same_time_one_makes_what_all_get() -> None:
+def test_of_calls_at_the_same_time_one_makes_what_all_get():
     made, ready = [], threading.Event()
 
     @made_once(2)
@@ -35,7 +35,7 @@ def test_of_calls_at_the_same_time_one_makes_what_all_get() -> None:
     assert make("a") is not got[0] and made == ["a", "b", "c", "a"]
 
 
-def test_what_could_not_be_made_is_tried_again() -> None:
+def test_what_could_not_be_made_is_tried_again():
     tries = []
 
     @made_once(2)
@@ -50,7 +50,7 @@ def test_what_could_not_be_made_is_tried_again() -> None:
     assert make("a") == make("a") == "a" and len(tries) == 2
 
 
-def test_results_are_forgotten_with_what_they_are_of_and_bounded_for_each() -> None:
+def test_results_are_forgotten_with_what_they_are_of_and_bounded_for_each():
     asked = []
 
     @cache_by_owner(2)

@@ -13,12 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from console import Console
 
 from envsuite.cli import COMMANDS, available, main, parser_of
 
 
-def test_threads_that_wait_leave_the_cores_to_others_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_that_wait_leave_the_cores_to_others_soon(monkeypatch):
     for before, after in ((None, "10000"), ("7", "7")):
         monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
         if before:
@@ -26,7 +25,7 @@ def test_threads_that_wait_leave_the_cores_to_others_soon(monkeypatch: pytest.Mo
         assert main(["--version"]) == 0 and os.environ["GOMP_SPINCOUNT"] == after
 
 
-def test_tasks_prints_one_line_per_task_of_a_split_or_of_all_and_the_rest_on_stderr(console: Console) -> None:
+def test_tasks_prints_one_line_per_task_of_a_split_or_of_all_and_the_rest_on_stderr(console):
     out, err = console("envs tasks TextCraft-v0 --split test --type depth-3")
     rows = [line.split("\t") for line in out.splitlines()]
     assert f"test: {len(rows)} tasks (depth-3: {len(rows)})" in err
@@ -47,12 +46,12 @@ def test_tasks_prints_one_line_per_task_of_a_split_or_of_all_and_the_rest_on_std
         ("envs tasks TextCraft-v0 --source no/such/folder", "no/such/folder"),
     ],
 )
-def test_what_a_user_can_mend_is_one_message_and_exit_code_2(line: str, said: str, console: Console) -> None:
+def test_what_a_user_can_mend_is_one_message_and_exit_code_2(line, said, console):
     out, err = console(line, 2)
     assert not out and err.startswith("envsuite: ") and said in err
 
 
-def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
+def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
     command = f"{sys.executable} -m envsuite.cli envs tasks TextCraft-v0 --source generated 2> errors | head -n 1"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout.count("\n")) == (0, 1)
@@ -67,7 +66,7 @@ def _options(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 
 @pytest.mark.parametrize("name", [name for name, command in COMMANDS.items() if ":" not in command.entry])
-def test_an_option_that_takes_several_values_keeps_them_when_it_is_given_again(name: str) -> None:
+def test_an_option_that_takes_several_values_keeps_them_when_it_is_given_again(name):
     parser = parser_of(name, COMMANDS[name])
     several = [one for one in _options(parser) if one.option_strings and one.nargs in ("+", "*")]
     assert [one.option_strings for one in several if type(one).__name__ != "_ExtendAction"] == []
@@ -83,9 +82,7 @@ def test_an_option_that_takes_several_values_keeps_them_when_it_is_given_again(n
         ("envs list", "wrong"),
     ],
 )
-def test_an_unknown_option_is_answered_with_the_usage_of_its_command(
-    command: str, rest: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unknown_option_is_answered_with_the_usage_of_its_command(command, rest, capsys):
     with pytest.raises(SystemExit, match="2"):
         main([*command.split(), *rest.split()])
     said = capsys.readouterr().err
@@ -93,7 +90,7 @@ def test_an_unknown_option_is_answered_with_the_usage_of_its_command(
     assert f"envsuite {command}: error: unrecognized arguments: " in said
 
 
-def test_the_help_lists_every_command_and_a_group_its_own(console: Console) -> None:
+def test_the_help_lists_every_command_and_a_group_its_own(console):
     shown, _ = console("--help")
     assert all(f"  {name} " in shown and command.help in shown for name, command in available().items())
     shown, _ = console("eval --help")
@@ -102,13 +99,13 @@ def test_the_help_lists_every_command_and_a_group_its_own(console: Console) -> N
 
 
 @pytest.mark.parametrize("name", available())
-def test_every_command_shows_its_usage(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_shows_its_usage(name, capsys):
     with pytest.raises(SystemExit) as ended:
         main([*name.split(), "--help"])
     assert ended.value.code in (0, None) and f"usage: envsuite {name}" in capsys.readouterr().out
 
 
-def test_commands_of_a_package_that_lacks_another_say_what_to_install() -> None:
+def test_commands_of_a_package_that_lacks_another_say_what_to_install():
     code = "import sys; sys.modules['torch'] = None; from envsuite.cli import main; sys.exit(main(sys.argv[1:]))"
     shown = subprocess.run([sys.executable, "-c", code, "--help"], capture_output=True, text=True)
     assert shown.returncode == 0 and "eval run" in shown.stdout and "imitate" not in shown.stdout
@@ -117,7 +114,7 @@ def test_commands_of_a_package_that_lacks_another_say_what_to_install() -> None:
     assert "pip install 'envsuite[train]'" in asked.stderr and "Traceback" not in asked.stderr
 
 
-def test_the_list_of_commands_imports_no_environment_and_no_trainer() -> None:
+def test_the_list_of_commands_imports_no_environment_and_no_trainer():
     code = "import sys, envsuite.cli; envsuite.cli.main(['--help']); print(*sorted(sys.modules), file=sys.stderr)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stderr.split()
     assert "envsuite.cli" in loaded and not {"torch", "envsuite.webshop.env", "envsuite.evaluation"} & {*loaded}
@@ -137,7 +134,7 @@ HELPS = [pytest.param(f"{name} --help", marks=pytest.mark.slow) for name in ("",
 @pytest.mark.seconds
 @pytest.mark.parametrize("stdout", ["without a reader", "closed"])
 @pytest.mark.parametrize("words", [*PRINTING, *HELPS])
-def test_a_command_ends_as_usual_where_its_output_goes_nowhere(words: str, stdout: str, root: Path) -> None:
+def test_a_command_ends_as_usual_where_its_output_goes_nowhere(words, stdout, root):
     reader, writer = os.pipe()
     os.close(reader)
     program = [sys.executable, "-m", "envsuite.cli", *words.split()]
@@ -164,7 +161,7 @@ def _interrupted(at: str, *command: str, cwd: Path) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("at", ["gymnasium", "envsuite.core.registration", "envsuite.installation.probes"])
-def test_a_command_that_is_interrupted_while_it_starts_ends_with_a_line(at: str, tmp_path: Path) -> None:
+def test_a_command_that_is_interrupted_while_it_starts_ends_with_a_line(at, tmp_path):
     (tmp_path / "envsuite").write_text(SCRIPT)
     assert _interrupted(at, str(tmp_path / "envsuite"), "doctor", cwd=tmp_path) == (130, "interrupted\n")
 
@@ -186,14 +183,12 @@ def test_a_command_that_is_interrupted_while_it_starts_ends_with_a_line(at: str,
         pytest.param("trainers.run.zero_shot", "envsuite.cli show-prompt", marks=pytest.mark.slow),
     ],
 )
-def test_a_program_of_the_trainer_that_is_interrupted_while_it_imports_ends_with_a_line(
-    at: str, command: str, tmp_path: Path
-) -> None:
+def test_a_program_of_the_trainer_that_is_interrupted_while_it_imports_ends_with_a_line(at, command, tmp_path):
     pytest.importorskip("torch")
     assert _interrupted(at, "-m", *command.split(), cwd=tmp_path) == (130, "interrupted\n")
 
 
 @pytest.mark.parametrize("command", [["-c", "import envsuite"], ["-m", "timeit", "-n1", "-r1", "import envsuite"]])
-def test_in_other_programs_ctrl_c_stays_what_it_was(command: list[str], tmp_path: Path) -> None:
+def test_in_other_programs_ctrl_c_stays_what_it_was(command, tmp_path):
     status, said = _interrupted("envsuite.core.registration", *command, cwd=tmp_path)
     assert status != 130 and said.endswith("KeyboardInterrupt\n")

@@ -59,7 +59,7 @@ def seen(env: ToolEnv) -> str:
 
 
 @pytest.mark.parametrize("second", [ToolCall("switch", {}), ToolCall("nothing", {})], ids=str)
-def test_where_one_call_is_malformed_none_is_executed(second: ToolCall, started: Make) -> None:
+def test_where_one_call_is_malformed_none_is_executed(second, started):
     env = started()
     observation, _, _, _, info = env.step([switch(0), second])
     assert not info["valid"] and "switch, look" in observation["text"] and seen(env) == "..."
@@ -76,8 +76,8 @@ def test_where_one_call_is_malformed_none_is_executed(second: ToolCall, started:
     ids=["refused by the world", "all executed", "one refused", "ended"],
 )
 def test_calls_are_executed_in_order_to_the_end_and_one_that_is_refused_makes_the_step_invalid(
-    calls: list[ToolCall], text: str, error: str | None, shown: str, started: Make
-) -> None:
+    calls, text, error, shown, started
+):
     env, done = started("three" if len(shown) == 3 else "two"), "." not in shown
     observation, reward, terminated, _, info = env.step(calls)
     assert (observation["text"], reward, terminated, info["success"]) == (text, float(done), done, done)
@@ -87,7 +87,7 @@ def test_calls_are_executed_in_order_to_the_end_and_one_that_is_refused_makes_th
     assert done or seen(env) == shown
 
 
-def test_steps_and_the_observation_of_now_are_there_while_an_episode_is_under_way(lamps: Make) -> None:
+def test_steps_and_the_observation_of_now_are_there_while_an_episode_is_under_way(lamps):
     env = lamps()
     with pytest.raises(UsageError, match=r"before reset; call reset\(\) first"):
         env.step([LOOK])
@@ -106,7 +106,7 @@ def test_steps_and_the_observation_of_now_are_there_while_an_episode_is_under_wa
         _ = env.observation
 
 
-def test_a_reset_without_seed_or_id_goes_through_the_split_in_its_order(lamps: Make) -> None:
+def test_a_reset_without_seed_or_id_goes_through_the_split_in_its_order(lamps):
     env = lamps()
     assert [env.reset()[1]["task_id"] for _ in range(5)] == ["two", "three", "two", "three", "two"]
     env = lamps(split="test")
@@ -115,7 +115,7 @@ def test_a_reset_without_seed_or_id_goes_through_the_split_in_its_order(lamps: M
     assert after == {"four": "five", "five": "six", "six": "four"}
 
 
-def test_misuse_raises_and_says_what_exists(lamps: Make) -> None:
+def test_misuse_raises_and_says_what_exists(lamps):
     for error, said, call in (
         (UnknownTask, "three", lambda: lamps().reset(options={"task_id": "tree"})),
         (UsageError, r"\['task'\]; known: task_id", lambda: lamps().reset(options={"task": "two"})),
@@ -127,7 +127,7 @@ def test_misuse_raises_and_says_what_exists(lamps: Make) -> None:
             call()
 
 
-def test_the_state_key_is_the_identity_of_the_state(started: Make) -> None:
+def test_the_state_key_is_the_identity_of_the_state(started):
     one, other = started(), started()
     one.step([switch(0)])
     key = one.step([switch(1)])[4]["state_key"]
@@ -136,7 +136,7 @@ def test_the_state_key_is_the_identity_of_the_state(started: Make) -> None:
     assert other.step([switch(0)])[4]["state_key"] == key
 
 
-def test_ansi_rendering_shows_the_task_and_where_the_episode_stands(lamps: Make) -> None:
+def test_ansi_rendering_shows_the_task_and_where_the_episode_stands(lamps):
     env = lamps(render_mode="ansi")
     assert env.render() is None
     env.reset(options={"task_id": "two"})
@@ -155,7 +155,7 @@ class LampsInSight(Lamps):
         return (np.repeat(np.array([[255 * lamp for lamp in self.lamps]], np.uint8)[:, :, None], 3, 2),)
 
 
-def test_every_observation_shows_the_world_as_it_is_then_whatever_became_of_the_action() -> None:
+def test_every_observation_shows_the_world_as_it_is_then_whatever_became_of_the_action():
     env = LampsInSight()
     check_env(env, skip_render_check=True)
     observation, _ = env.reset(options={"task_id": "three"})
@@ -171,7 +171,7 @@ def test_every_observation_shows_the_world_as_it_is_then_whatever_became_of_the_
         assert [int(pixel[0]) // 255 for pixel in observation["images"][0][0]] == list(lamps)
 
 
-def test_an_environment_that_promises_images_and_has_none_says_so() -> None:
+def test_an_environment_that_promises_images_and_has_none_says_so():
     class Blind(LampsInSight):
         _view = ToolEnv._view
 
@@ -187,9 +187,7 @@ def make_env(make_env: Callable[..., ToolEnv], where: dict[str, Any]) -> Callabl
 
 @pytest.mark.slow_remote
 @pytest.mark.parametrize("env_id", [spec.id for spec in builtin()])
-def test_a_snapshot_of_other_data_is_refused_and_the_episode_goes_on(
-    env_id: str, make_env: Callable[..., ToolEnv]
-) -> None:
+def test_a_snapshot_of_other_data_is_refused_and_the_episode_goes_on(env_id, make_env):
     seed, small = MADE[env_id]
     env, same, other = (make_env(env_id, source="generated", **small, **{seed: number}) for number in (1, 1, 2))
     env.reset(seed=0)
@@ -206,7 +204,7 @@ def test_a_snapshot_of_other_data_is_refused_and_the_episode_goes_on(
         one.close()
 
 
-def test_a_snapshot_of_another_search_or_environment_is_refused(make_env: Callable[..., ToolEnv]) -> None:
+def test_a_snapshot_of_another_search_or_environment_is_refused(make_env):
     gold, lexical = (make_env("PaperSearch-v0", papers=200, selector=name) for name in ("gold", "lexical"))
     team = make_env("PaperSearchTeam-v0", papers=200)
     for env, said in ((gold, r"selector 'gold' \(here 'lexical'\)"), (team, "environment 'PaperSearchTeam-v0'")):

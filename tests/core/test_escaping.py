@@ -69,13 +69,13 @@ def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @given(st.text())
-def test_an_escaped_text_has_no_controls_and_is_escaped_once(text: str) -> None:
+def test_an_escaped_text_has_no_controls_and_is_escaped_once(text):
     shown = escape_controls(text)
     assert not re.search("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]", shown)
     assert escape_controls(shown) == shown and (shown != text or not HIDDEN.search(text.replace("\r\n", "")))
 
 
-def test_no_command_prints_a_control(hostile: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_no_command_prints_a_control(hostile, capfd):
     results = ["eval", "table", "out"]
     commands = [
         ["envs", "tasks", hostile],
@@ -100,7 +100,7 @@ def test_no_command_prints_a_control(hostile: str, capfd: pytest.CaptureFixture[
     assert "\\u001b]52;c;" in seen and "KeyError" in seen
 
 
-def test_a_traceback_of_a_command_is_escaped(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_traceback_of_a_command_is_escaped(capfd):
     def fails() -> int:
         raise ZeroDivisionError(E)
 
@@ -112,7 +112,7 @@ def test_a_traceback_of_a_command_is_escaped(capfd: pytest.CaptureFixture[str]) 
     sys.stdout, sys.stderr = before
 
 
-def test_a_csv_file_has_no_formula() -> None:
+def test_a_csv_file_has_no_formula():
     texts = ["=HYPERLINK(1)", "+1+2", "-2+3", "@SUM(1)", "\t=1", " =1", E]
     rows = list(csv.reader(io.StringIO(csv_of([{"=head": text, "n": -0.5} for text in texts]))))
     assert rows[0] == ["'=head", "n"] and {row[1] for row in rows[1:]} == {"-0.5"}
@@ -121,7 +121,7 @@ def test_a_csv_file_has_no_formula() -> None:
 
 
 @pytest.mark.parametrize("carrier", ["message", "exception"])
-def test_no_record_of_a_log_forges_another(carrier: str, tmp_path: Path) -> None:
+def test_no_record_of_a_log_forges_another(carrier, tmp_path):
     with run_log(tmp_path / "run.log"):
         try:
             raise ValueError(FORGED + E)
@@ -135,7 +135,7 @@ def test_no_record_of_a_log_forges_another(carrier: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_a_console_draws_its_own_colours_and_no_text_s(terminal: bool) -> None:
+def test_a_console_draws_its_own_colours_and_no_text_s(terminal):
     out = io.StringIO()
     console = EscapingConsole(file=out, force_terminal=terminal, color_system="standard", width=300)
     table = Table("name", title=f"[link=http://x]{E}")
@@ -146,7 +146,7 @@ def test_a_console_draws_its_own_colours_and_no_text_s(terminal: bool) -> None:
     assert not HIDDEN.search(re.sub("\x1b\\[[0-9;]*m", "", text))
 
 
-def test_a_line_that_is_written_over_is_our_own_control_alone() -> None:
+def test_a_line_that_is_written_over_is_our_own_control_alone():
     out: Any = Terminal()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stdout", out)
@@ -158,7 +158,7 @@ def test_a_line_that_is_written_over_is_our_own_control_alone() -> None:
     assert not HIDDEN.search(out.getvalue().replace("\r", "", 3))
 
 
-def test_every_writer_goes_through_the_escaper(root: Path) -> None:
+def test_every_writer_goes_through_the_escaper(root):
     own = {"envsuite/core/escaping.py", "trainers/settings/console.py"}
     wanted = re.compile(r"(?<!Escaping)\bConsole\((?!quiet=True\)``)|basicConfig\(|logging\.Formatter\(|csv\.writer\(")
     found = {
@@ -176,7 +176,7 @@ CLASSES = [DataError, MissingExtra, UnknownName, UnknownTask, UsageError]
 
 
 @pytest.mark.parametrize("error", CLASSES)
-def test_an_error_is_caught_as_its_builtin_kind_and_shown_as_written_in_any_process(error: type[EnvsuiteError]) -> None:
+def test_an_error_is_caught_as_its_builtin_kind_and_shown_as_written_in_any_process(error):
     builtin = {DataError: ValueError, MissingExtra: ImportError, UsageError: RuntimeError}.get(error, KeyError)  # type: ignore[call-overload]
     assert issubclass(error, EnvsuiteError) and issubclass(error, builtin)
     message = "line one,\n  \"quoted\" and 'quoted'"
@@ -184,13 +184,13 @@ def test_an_error_is_caught_as_its_builtin_kind_and_shown_as_written_in_any_proc
 
 
 @given(st.text(min_size=1), st.lists(st.text(min_size=1), unique=True))
-def test_an_unknown_name_is_quoted_and_what_exists_is_listed(name: str, known: list[str]) -> None:
+def test_an_unknown_name_is_quoted_and_what_exists_is_listed(name, known):
     message = str(unknown("thing", name, known))
     assert f"unknown thing {name!r}" in message
     assert len(known) > 20 or all(each in message or repr(each) in message for each in known)
 
 
-def test_the_nearest_name_comes_first_and_a_long_list_is_cut_and_counted() -> None:
+def test_the_nearest_name_comes_first_and_a_long_list_is_cut_and_counted():
     message = str(unknown("estimator", "gigop", ["dr_grpo", "gigpo", "grpo", "rloo"]))
     assert "Nearest: 'gigpo'" in message and "Known: gigpo, " in message
     assert (

@@ -82,12 +82,12 @@ def world_of(env: Environment, split: str = "train") -> ToolEnv:
     return world
 
 
-def test_an_environment_of_functions_keeps_the_contract(lock: str) -> None:
+def test_an_environment_of_functions_keeps_the_contract(lock):
     for check in checks(lock):
         check()
 
 
-def test_a_file_without_an_expert_says_what_to_write(lock: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_without_an_expert_says_what_to_write(lock, capsys):
     for words in (
         "eval run lock.py --policy expert",
         "export demos lock.py --n 1 --out x.jsonl",
@@ -98,7 +98,7 @@ def test_a_file_without_an_expert_says_what_to_write(lock: str, capsys: pytest.C
 
 
 @pytest.mark.parametrize("call", ["'turn'", "('turn', 5)", "({'number': 5}, 'turn')", "5"])
-def test_an_expert_that_returns_no_call_is_told(lock: str, call: str) -> None:
+def test_an_expert_that_returns_no_call_is_told(lock, call):
     Path("wise.py").write_text(LOCK + f"\n\n@env.expert\ndef expert(world):\n    return {call}\n")
     register("wise.py")
     player, made = make_player("wise.py", "expert"), gymnasium.make("wise.py")
@@ -107,7 +107,7 @@ def test_an_expert_that_returns_no_call_is_told(lock: str, call: str) -> None:
         player.act(made)
 
 
-def test_an_expert_changes_nothing_and_may_know_no_call(lock: str) -> None:
+def test_an_expert_changes_nothing_and_may_know_no_call(lock):
     expert = "def expert(world):\n    return None if world['open'] else ('turn', {'number': world.pop('number')})\n"
     Path("wise.py").write_text(f"{LOCK}\n\n@env.expert\n{expert}")
     register("wise.py")
@@ -119,7 +119,7 @@ def test_an_expert_changes_nothing_and_may_know_no_call(lock: str) -> None:
     assert made.step(player.act(made))[4]["success"]
 
 
-def test_the_tool_is_made_of_types_and_docstring(lock: str) -> None:
+def test_the_tool_is_made_of_types_and_docstring(lock):
     (tool,) = gymnasium.make(lock).unwrapped.tools  # type: ignore[attr-defined]
     number = {"type": "integer", "minimum": 0, "maximum": 99, "description": "Where to turn to."}
     assert tool == Tool(
@@ -129,13 +129,13 @@ def test_the_tool_is_made_of_types_and_docstring(lock: str) -> None:
     )
 
 
-def test_processes_that_are_started_have_it(lock: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_processes_that_are_started_have_it(lock, capsys, tmp_path):
     assert main(["eval", "run", lock, "--policy", "random", "--seeds", "1", "--sample", "4"]) == 0
     assert "4 of 4 episodes" in capsys.readouterr().err
     assert os.environ[NAMED] == f"lock.py={tmp_path / 'lock.py'}"
 
 
-def test_a_refused_call_changes_nothing() -> None:
+def test_a_refused_call_changes_nothing():
     env = Environment([{"id": "only", "type": "kind", "left": 2}], goal=lambda task: f"Take {task['left']}.")
     env.start(lambda task: (task, "begin"))
 
@@ -159,7 +159,7 @@ def test_a_refused_call_changes_nothing() -> None:
         assert (reward, ended, info["success"], info["score"]) == (0.5, True, False, 0.5)
 
 
-def test_a_start_that_returns_no_pair_is_told() -> None:
+def test_a_start_that_returns_no_pair_is_told():
     env = Environment([1], goal="Go.")
     env.start(lambda task: {"task": task})  # type: ignore[arg-type,return-value]
     env.tool(as_tool)
@@ -172,7 +172,7 @@ def as_tool(world: Any) -> str:
     return ""
 
 
-def test_a_tool_may_return_an_outcome_and_a_world_its_key() -> None:
+def test_a_tool_may_return_an_outcome_and_a_world_its_key():
     env = Environment({"dev": ["a task"]}, goal="Go.")
 
     @env.tool
@@ -210,7 +210,7 @@ def test_a_tool_may_return_an_outcome_and_a_world_its_key() -> None:
         (Path | str, {}),
     ],
 )
-def test_schemas_of_types(hint: Any, form: dict[str, Any]) -> None:
+def test_schemas_of_types(hint, form):
     assert schema_of(hint) == form
 
 
@@ -221,12 +221,12 @@ SIMPLE = st.sampled_from([
 
 
 @given(st.recursive(SIMPLE, lambda one: st.builds(lambda kind: list[kind], one), max_leaves=3), st.integers(0, 99))
-def test_sampled_arguments_fit_their_schema(hint: Any, seed: int) -> None:
+def test_sampled_arguments_fit_their_schema(hint, seed):
     tool = Tool("t", "", {"type": "object", "properties": {"x": schema_of(hint)}})
     assert tool.problem({"x": draw_value(schema_of(hint), np.random.default_rng(seed))}) is None
 
 
-def test_sampled_numbers_lie_around_zero() -> None:
+def test_sampled_numbers_lie_around_zero():
     rng = np.random.default_rng(0)
     for hint in (int, float):
         numbers = [draw_value(schema_of(hint), rng) for _ in range(200)]
@@ -251,7 +251,7 @@ def test_sampled_numbers_lie_around_zero() -> None:
         (HEAD.replace("[1, 2]", "[{'id': 1}, {'id': 1}]"), "two tasks have the id '1'; give each its own"),
     ],
 )
-def test_what_is_wrong_with_a_file(text: str | None, problem: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_wrong_with_a_file(text, problem, capsys):
     if text is not None:
         Path("file.py").write_text(text)
     assert main(["envs", "tasks", "file.py"]) == 2
@@ -259,7 +259,7 @@ def test_what_is_wrong_with_a_file(text: str | None, problem: str, capsys: pytes
     assert "file.py" not in ENVIRONMENTS and not os.environ[NAMED]
 
 
-def test_a_file_farther_away_is_refused(tmp_path: Path) -> None:
+def test_a_file_farther_away_is_refused(tmp_path):
     (tmp_path / "a/b").mkdir(parents=True)
     for place in ("a", "a/b"):
         (tmp_path / place / "file.py").write_text(HEAD + TOOL)
@@ -272,7 +272,7 @@ def test_a_file_farther_away_is_refused(tmp_path: Path) -> None:
     ("tool", "reward", "told"),
     [("return None", "None", "tool go returned None"), ("return 'a'", "False", "reward returned False; return None")],
 )
-def test_what_returns_nothing_or_a_truth_value_is_told(tool: str, reward: str, told: str) -> None:
+def test_what_returns_nothing_or_a_truth_value_is_told(tool, reward, told):
     paid = f"@env.reward\ndef reward(world):\n    return {reward}\n"
     Path("thing.py").write_text(HEAD + TOOL.replace("return 'gone'", tool) + paid)
     register("thing.py")
@@ -282,7 +282,7 @@ def test_what_returns_nothing_or_a_truth_value_is_told(tool: str, reward: str, t
         made.step([ToolCall("go", {})])
 
 
-def test_a_split_for_training_alone_is_not_measured_in_silence() -> None:
+def test_a_split_for_training_alone_is_not_measured_in_silence():
     Path("only.py").write_text(HEAD + TOOL)
     register("only.py")
     made: Any = gymnasium.make("only.py").unwrapped

@@ -35,7 +35,7 @@ class Some(EnvOptions):
     loud: bool = option(False, "whether", offered=False)
 
 
-def test_a_schema_is_that_of_the_annotation_with_its_limits() -> None:
+def test_a_schema_is_that_of_the_annotation_with_its_limits():
     forms = Some.schema()
     assert list(forms)[:4] == ["split", "tasks", "render_mode", "source"]
     assert forms["source"]["type"] == "string" and forms["source"]["format"] == PATH
@@ -67,19 +67,19 @@ def test_a_schema_is_that_of_the_annotation_with_its_limits() -> None:
         ({"source": "\ud800"}, UsageError, "source"),
     ],
 )
-def test_a_wrong_value_is_refused_in_one_line(values: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_a_wrong_value_is_refused_in_one_line(values, error, message):
     with pytest.raises(error, match=message) as caught:
         Some.of(values)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 1000
 
 
-def test_values_that_only_python_knows_are_taken_as_they_are() -> None:
+def test_values_that_only_python_knows_are_taken_as_they_are():
     made = Some.of({"judge": len, "source": Path("x"), "kinds": iter("ab"), "tasks": {"one"}, "style": "loud"})
     assert made.judge is len and made.source == Path("x")
     assert made.kinds == ("a", "b") and made.tasks == ("one",), "what can be read once is kept"
 
 
-def test_clients_have_narrower_limits() -> None:
+def test_clients_have_narrower_limits():
     assert Some.of({"rooms": 10, "judge": "model", "loud": True}).rooms == 10
     for values in ({"rooms": 10}, {"judge": "model"}, {"loud": True}, {"judge": len}):
         with pytest.raises(EnvsuiteError):
@@ -94,7 +94,7 @@ json_values = st.recursive(
 
 
 @given(st.sampled_from(sorted(Some.schema(client=True))), json_values)
-def test_anything_is_either_taken_or_refused_in_one_line(name: str, value: Any) -> None:
+def test_anything_is_either_taken_or_refused_in_one_line(name, value):
     try:
         Some.check({name: value}, client=True)
     except EnvsuiteError as error:
@@ -104,7 +104,7 @@ def test_anything_is_either_taken_or_refused_in_one_line(name: str, value: Any) 
 
 
 @pytest.mark.parametrize("env_id", list(ENVIRONMENTS))
-def test_every_option_of_every_environment_says_what_it_means_and_its_default_may_be_given(env_id: str) -> None:
+def test_every_option_of_every_environment_says_what_it_means_and_its_default_may_be_given(env_id):
     kind: Any = load_env_creator(ENVIRONMENTS[env_id].entry_point)
     for one in fields(kind.takes):
         assert one.metadata["about"] and "\n" not in one.metadata["about"], one.name
@@ -115,6 +115,6 @@ def test_every_option_of_every_environment_says_what_it_means_and_its_default_ma
         kind.takes.check({name: getattr(default, name)}, client=True)
 
 
-def test_the_page_of_options_is_the_options() -> None:
+def test_the_page_of_options_is_the_options():
     file = Path(__file__).resolve().parents[2] / "docs/environments/options.md"
     assert file.read_text(encoding="utf-8") == page()

@@ -9,14 +9,13 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import pytest
-from console import Console
 from driving import answers
 from gymnasium.spaces.utils import flatten, flatten_space, unflatten
 from gymnasium.wrappers import (
@@ -70,7 +69,7 @@ print(json.dumps([sorted(set(sys.modules) - before), sorted(set(gymnasium.regist
 """
 
 
-def test_importing_envsuite_registers_the_ids_and_loads_nothing_more() -> None:
+def test_importing_envsuite_registers_the_ids_and_loads_nothing_more():
     run = subprocess.run([sys.executable, "-c", WHAT_IMPORTING_LOADS], capture_output=True, text=True, check=True)
     loaded, registered = json.loads(run.stdout)
     beyond = [name for name in loaded if name.partition(".")[0] not in sys.stdlib_module_names]
@@ -93,7 +92,7 @@ def test_importing_envsuite_registers_the_ids_and_loads_nothing_more() -> None:
         partial(DelayObservation, delay=1),
     ],
 )
-def test_wrappers_of_gymnasium_take_the_observations(wrap: Callable[..., gymnasium.Env[Any, Any]], env_id: str) -> None:
+def test_wrappers_of_gymnasium_take_the_observations(wrap, env_id):
     images = {"observation": "both"} if env_id == "Sokoban-v0" else {}
     env = wrap(gymnasium.make(env_id, **SMALL.get(env_id, {}), **images))
     observation, _ = env.reset(seed=0)
@@ -104,7 +103,7 @@ def test_wrappers_of_gymnasium_take_the_observations(wrap: Callable[..., gymnasi
 
 
 @pytest.mark.parametrize("env_id", IDS)
-def test_flat_observations_and_actions_are_those_that_were_flattened(env_id: str) -> None:
+def test_flat_observations_and_actions_are_those_that_were_flattened(env_id):
     env = gymnasium.make(env_id, **SMALL.get(env_id, {}))
     for space, value in ((env.observation_space, env.reset(seed=0)[0]), (env.action_space, env.action_space.sample())):
         flat = flatten(space, value)
@@ -113,7 +112,7 @@ def test_flat_observations_and_actions_are_those_that_were_flattened(env_id: str
 
 
 @pytest.mark.parametrize("env_id", IDS)
-def test_a_video_is_recorded_of_what_has_images_and_refused_of_the_rest(env_id: str, tmp_path: Path) -> None:
+def test_a_video_is_recorded_of_what_has_images_and_refused_of_the_rest(env_id, tmp_path):
     if env_id != "Sokoban-v0":
         with pytest.raises(UnknownName, match=r"unknown render mode 'rgb_array'\. Known: ansi"):
             gymnasium.make(env_id, render_mode="rgb_array")
@@ -128,7 +127,7 @@ def test_a_video_is_recorded_of_what_has_images_and_refused_of_the_rest(env_id: 
 
 
 @pytest.mark.parametrize("env_id", IDS)
-def test_what_an_agent_says_is_not_repeated_at_any_length(env_id: str, where: dict[str, Any]) -> None:
+def test_what_an_agent_says_is_not_repeated_at_any_length(env_id, where):
     env = gymnasium.make(env_id, disable_env_checker=True, max_episode_steps=-1, **SMALL.get(env_id, {}), **where)
     env.reset(seed=0)
     long = "y" * 1_000_000
@@ -146,9 +145,7 @@ def test_what_an_agent_says_is_not_repeated_at_any_length(env_id: str, where: di
 
 
 @pytest.mark.parametrize("env_id", IDS)
-def test_an_argument_that_an_environment_does_not_have_is_named_with_the_nearest_and_the_known_ones(
-    env_id: str, where: dict[str, Any]
-) -> None:
+def test_an_argument_that_an_environment_does_not_have_is_named_with_the_nearest_and_the_known_ones(env_id, where):
     with pytest.raises(UnknownName) as caught:
         gymnasium.make(env_id, splitt="train", **where)
     told = str(caught.value)
@@ -156,14 +153,14 @@ def test_an_argument_that_an_environment_does_not_have_is_named_with_the_nearest
     assert "source" in told and "\n" not in told
 
 
-def test_gymnasium_finds_ids_by_the_name_of_the_package_alone() -> None:
+def test_gymnasium_finds_ids_by_the_name_of_the_package_alone():
     code = f"import gymnasium; print([gymnasium.make('envsuite:' + env_id).spec.id for env_id in {IDS}])"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == str(IDS)
 
 
 @pytest.mark.parametrize("env_id", IDS)
-def test_the_source_generated_is_made_from_a_seed_in_every_environment(env_id: str, where: dict[str, Any]) -> None:
+def test_the_source_generated_is_made_from_a_seed_in_every_environment(env_id, where):
     assert env_id in MADE, "enter the seed of its source 'generated' into MADE"
     seed, small = MADE[env_id]
     one, same, other = (
@@ -175,7 +172,7 @@ def test_the_source_generated_is_made_from_a_seed_in_every_environment(env_id: s
 
 
 @pytest.mark.parametrize(("mode", "env_id"), [*(("sync", env_id) for env_id in IDS), ("async", "TextCraft-v0")])
-def test_gymnasiums_own_vectors_play_every_environment(env_id: str, mode: str, where: dict[str, Any]) -> None:
+def test_gymnasiums_own_vectors_play_every_environment(env_id, mode, where):
     alone = [gymnasium.make(env_id, **SMALL.get(env_id, {}), **where) for _ in range(2)]
     envs = gymnasium.make_vec(env_id, num_envs=2, vectorization_mode=mode, **SMALL.get(env_id, {}), **where)
     try:
@@ -202,7 +199,7 @@ def test_gymnasiums_own_vectors_play_every_environment(env_id: str, mode: str, w
             env.close()
 
 
-def test_a_vector_of_processes_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_vector_of_processes_leaves_nothing_behind(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     envs = gymnasium.make_vec("TextCraft-v0", 2, "async", vector_kwargs={"context": "spawn", "copy": False})
     seen, _ = envs.reset(seed=[1, 2])
@@ -248,9 +245,7 @@ def go(place: Any) -> tuple[ToolCall, ...]:
 
 
 @pytest.mark.parametrize("first", ["envsuite", "errand.env", "gymnasium"])
-def test_an_installed_package_is_registered_by_importing_envsuite_whatever_was_imported_before(
-    site: Path, first: str
-) -> None:
+def test_an_installed_package_is_registered_by_importing_envsuite_whatever_was_imported_before(site, first):
     code = (
         f"import {first}, sys, envsuite; assert 'errand.env' not in sys.modules or {first!r} == 'errand.env'\n"
         "import gymnasium; print(gymnasium.make('Errand-v0').reset(options={'task_id': 'lamp-mill-castle'})[0]['task'])"
@@ -261,13 +256,13 @@ def test_an_installed_package_is_registered_by_importing_envsuite_whatever_was_i
     assert run.stdout == "Bring the lamp from the mill to the castle.\n", run.stderr
 
 
-def test_it_passes_the_checker(errand: str) -> None:
+def test_it_passes_the_checker(errand):
     assert "server" in {check.run.__name__ for check in checks(errand)}
     check_environment(ENVIRONMENTS[errand])
 
 
 @pytest.mark.parametrize(("workers", "remote"), [(1, False), (0, True)])
-def test_it_is_played_by_a_vector(errand: str, there: dict[str, Any], workers: int, remote: bool) -> None:
+def test_it_is_played_by_a_vector(errand, there, workers, remote):
     with make_vector([EnvFactory(errand, there if remote else {})], 3, workers) as vector:
         for slot in range(3):
             vector.reset(slot, 0, task_id="lamp-mill-castle")
@@ -281,13 +276,13 @@ def test_it_is_played_by_a_vector(errand: str, there: dict[str, Any], workers: i
         ]  # fmt: skip
 
 
-def test_the_command_line_lists_it_and_its_tasks(errand: str, console: Console) -> None:
+def test_the_command_line_lists_it_and_its_tasks(errand, console):
     shown, _ = console("envs list")
     assert re.search(r"^Errand-v0 +6  errand$", shown, re.MULTILINE) and all(env_id in shown for env_id in ENVIRONMENTS)
     assert console(f"envs tasks {errand} --split test")[0].splitlines()[0] == "test\tparcel\tbread-bakery-castle"
 
 
-def test_another_environment_of_the_same_id_is_refused_and_the_same_again_is_not(errand: str) -> None:
+def test_another_environment_of_the_same_id_is_refused_and_the_same_again_is_not(errand):
     envsuite.register(ENVIRONMENTS[errand])
     with pytest.raises(
         UsageError, match=r"other.env:Errand cannot be registered as Errand-v0, which is errand.env:Errand"
@@ -306,9 +301,7 @@ def test_another_environment_of_the_same_id_is_refused_and_the_same_again_is_not
         ("from envsuite import EnvSpec\nBROKEN = EnvSpec('WebShop-v0', 'broken.env:Shop', 5)", "choose another id"),
     ],
 )
-def test_a_package_that_cannot_be_loaded_is_told_of_and_takes_no_other_along(
-    tmp_path: Path, site: Path, spec: str, said: str
-) -> None:
+def test_a_package_that_cannot_be_loaded_is_told_of_and_takes_no_other_along(tmp_path, site, spec, said):
     pyproject = '[project]\nname = "aaa"\nversion = "1"\n[project.entry-points."envsuite.environments"]\n'
     install(tmp_path, {"broken.py": spec, "pyproject.toml": pyproject + 'broken = "broken:BROKEN"\n'})
     code = "import envsuite, gymnasium; print({'Errand-v0', 'WebShop-v0'} <= set(gymnasium.registry))"

@@ -61,7 +61,7 @@ def delivery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.seconds
-def test_the_files_have_the_name_and_keep_the_contract(delivery: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_files_have_the_name_and_keep_the_contract(delivery, capsys):
     assert sorted(path.name for path in delivery.iterdir()) == [
         "delivery.py", "imitate.yaml", "test_delivery.py", "train.yaml",
     ]  # fmt: skip
@@ -75,9 +75,7 @@ def test_the_files_have_the_name_and_keep_the_contract(delivery: Path, capsys: p
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("words", ["courier --package", "agent looper", "method middle", "engine encore"])
-def test_every_command_that_is_printed_can_be_typed(
-    words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_command_that_is_printed_can_be_typed(words, tmp_path, capsys):
     files, folder = files_of_new(tmp_path, *words.split()), next(tmp_path.iterdir())
     assert not [path for path, text in files.items() if "errand" in f"{path} {text}".lower()]
     if "pyproject.toml" in files:
@@ -102,9 +100,7 @@ def test_every_command_that_is_printed_can_be_typed(
 
 @settings(max_examples=20, deadline=None)
 @given(number=st.integers(0, 79), seed=st.integers(0, 2**31))
-def test_the_class_of_the_package_plays_as_the_functions_of_the_file(
-    number: int, seed: int, both: tuple[gymnasium.Env[Any, Any], gymnasium.Env[Any, Any]]
-) -> None:
+def test_the_class_of_the_package_plays_as_the_functions_of_the_file(number, seed, both):
     first, second = both
     tasks = [env.unwrapped.tasks.ids("test")[number] for env in both]
     begun = [env.reset(options={"task_id": task})[0] for env, task in zip(both, tasks, strict=True)]
@@ -135,7 +131,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[gymnasium.E
 
 
 @pytest.mark.seconds
-def test_its_expert_plays_evaluations_and_demonstrations(delivery: Path) -> None:
+def test_its_expert_plays_evaluations_and_demonstrations(delivery):
     table = command(delivery, "eval", "run", "delivery.py", "--policy", "expert", "--seeds", "1")
     assert re.search(r"expert +80 +100\.0 %", table)
     command(delivery, "export", "demos", "delivery.py", "--n", "4", "--out", "demos.jsonl")
@@ -143,7 +139,7 @@ def test_its_expert_plays_evaluations_and_demonstrations(delivery: Path) -> None
 
 
 @pytest.mark.seconds
-def test_a_small_model_imitates_the_expert_and_what_somebody_has_played(delivery: Path) -> None:
+def test_a_small_model_imitates_the_expert_and_what_somebody_has_played(delivery):
     tiny = ("imitate", "--config", "imitate.yaml", "--stages", "[{steps: 2, max_steps: 6, games: [{}]}]")
     command(delivery, *tiny)
     shown = command(delivery, "show-prompt", "--config", "train.yaml", "--player", "expert")
@@ -156,9 +152,7 @@ def test_a_small_model_imitates_the_expert_and_what_somebody_has_played(delivery
 
 
 @pytest.mark.parametrize("name", ["Errand", "my-env", "1st", "", "a/b", "..", "json", "pytest", "there", "method"])
-def test_a_name_that_no_file_can_have_or_that_is_taken_is_refused(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_name_that_no_file_can_have_or_that_is_taken_is_refused(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "there").mkdir()
     assert main(["new", name]) == 2
@@ -167,7 +161,7 @@ def test_a_name_that_no_file_can_have_or_that_is_taken_is_refused(
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
 
 
-def test_the_page_shows_the_file(root: Path) -> None:
+def test_the_page_shows_the_file(root):
     page = (root / "docs/your-environment.md").read_text()
     file = (root / "envsuite/scaffold/environment/errand.py").read_text()
     section = page.partition("## The file\n")[2].partition("\n## ")[0]
@@ -177,7 +171,7 @@ def test_the_page_shows_the_file(root: Path) -> None:
     assert len(pieces) >= 5 and not [piece for piece in pieces if piece.strip() not in file]
 
 
-def test_the_page_of_agents_shows_the_agent_that_is_written(root: Path) -> None:
+def test_the_page_of_agents_shows_the_agent_that_is_written(root):
     page = (root / "docs/your-agent.md").read_text().partition("# my_agent.py\n")[2].partition("```")[0]
     file = (root / "envsuite/scaffold/agent/errand.py").read_text()
     shown, written = (ast.parse(text).body[-1] for text in (page, file))
@@ -187,7 +181,7 @@ def test_the_page_of_agents_shows_the_agent_that_is_written(root: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_agent_learns_in_it(delivery: Path) -> None:
+def test_an_agent_learns_in_it(delivery):
     command(delivery, "imitate", "--config", "imitate.yaml")
     for recipe in ([], ["--recipe", "rft", "--method", "{filters: {accepted: {}}}", "--name", "rft"]):
         command(delivery, "train", "--config", "train.yaml", *recipe)

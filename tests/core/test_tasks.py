@@ -1,11 +1,8 @@
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -25,7 +22,7 @@ print(TaskSet("Lamps-v0", "builtin", "1", ids, {k: types[k] for k in set(types)}
 
 
 @pytest.mark.parametrize("hash_seed", ["0", "1", "4711"])
-def test_the_hash_is_the_stored_one_in_every_process(hash_seed: str) -> None:
+def test_the_hash_is_the_stored_one_in_every_process(hash_seed):
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     done = subprocess.run(
         [sys.executable, "-c", HASH_IN_A_SHELL], env=environment, capture_output=True, text=True, check=True
@@ -44,14 +41,12 @@ def test_the_hash_is_the_stored_one_in_every_process(hash_seed: str) -> None:
     ],
     ids=["source", "version", "order", "ids", "types"],
 )
-def test_the_hash_covers_everything_that_results_depend_on(other: TaskSet) -> None:
+def test_the_hash_covers_everything_that_results_depend_on(other):
     assert other.hash != TASKS.hash
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8"), min_size=1), unique=True), st.data())
-def test_a_manifest_reads_back_as_the_same_task_set(
-    tmp_path_factory: pytest.TempPathFactory, names: list[str], data: st.DataObject
-) -> None:
+def test_a_manifest_reads_back_as_the_same_task_set(tmp_path_factory, names, data):
     cut = data.draw(st.integers(0, len(names)))
     splits = {"train": tuple(names[:cut]), "test": tuple(names[cut:])}
     tasks = TaskSet("Any-v0", "builtin", "1", splits, dict.fromkeys(names, "kind"))
@@ -62,7 +57,7 @@ def test_a_manifest_reads_back_as_the_same_task_set(
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"env_id": "x", "splits": 3}', b"\xff\xfe"])
-def test_a_file_that_is_no_manifest_is_named(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_no_manifest_is_named(tmp_path, content):
     path = tmp_path / "manifest.json"
     path.write_bytes(content)
     with pytest.raises(DataError, match=r"manifest\.json: not a task manifest"):
@@ -79,17 +74,17 @@ def test_a_file_that_is_no_manifest_is_named(tmp_path: Path, content: bytes) -> 
         (lambda: TASKS.select(["fiv"]), UnknownTask, "five"),
     ],
 )
-def test_what_does_not_exist_is_named_with_the_nearest(use: Any, error: type[Exception], said: str) -> None:
+def test_what_does_not_exist_is_named_with_the_nearest(use, error, said):
     with pytest.raises(error, match=said):
         use()
 
 
-def test_a_task_in_two_splits_is_refused() -> None:
+def test_a_task_in_two_splits_is_refused():
     with pytest.raises(DataError, match="'a' is in split 'train' and in 'test'"):
         TaskSet("Any-v0", "builtin", "1", {"train": ("a", "b"), "test": ("c", "a")}, dict.fromkeys("abc", "kind"))
 
 
-def test_select_takes_ids_types_and_both_and_keeps_the_order() -> None:
+def test_select_takes_ids_types_and_both_and_keeps_the_order():
     assert TASKS.select(None) is TASKS
     assert TASKS.select(["five", "two"]).splits == {"train": ("two",), "test": ("five",), "empty": ()}
     assert TASKS.select(["large"]).splits == {"train": (), "test": ("four", "five", "six"), "empty": ()}
@@ -99,7 +94,7 @@ def test_select_takes_ids_types_and_both_and_keeps_the_order() -> None:
     assert TASKS.select(["small"]).hash != TASKS.hash
 
 
-def test_the_summary_says_which_tasks_a_result_came_from() -> None:
+def test_the_summary_says_which_tasks_a_result_came_from():
     assert TASKS.summary() == {
         "env_id": "Lamps-v0",
         "source": "builtin",

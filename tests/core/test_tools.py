@@ -39,7 +39,7 @@ ANY_JSON = st.recursive(
         (None, "object"),
     ],
 )
-def test_arguments_that_do_not_fit_the_schema_are_named(arguments: object, said: str) -> None:
+def test_arguments_that_do_not_fit_the_schema_are_named(arguments, said):
     problem = SWITCH.problem(arguments)
     assert problem is not None and said in problem
 
@@ -49,13 +49,13 @@ def test_arguments_that_do_not_fit_the_schema_are_named(arguments: object, said:
     ["\ud800", b"bytes", {1, 2}, object(), 1j, {1: 2}, 10**400, float("nan")],
     ids=lambda value: repr(value)[:20],
 )
-def test_what_is_not_json_is_a_problem_and_never_an_exception(value: object) -> None:
+def test_what_is_not_json_is_a_problem_and_never_an_exception(value):
     assert SWITCH.problem({"lamp": value}) is not None
     assert SAY.problem({"text": value}) is not None
     assert SAY.problem(value) is not None
 
 
-def test_arguments_nested_beyond_any_parser_are_a_problem_and_never_an_exception() -> None:
+def test_arguments_nested_beyond_any_parser_are_a_problem_and_never_an_exception():
     deep: Any = 1
     for _ in range(100_000):
         deep = [deep]
@@ -65,12 +65,12 @@ def test_arguments_nested_beyond_any_parser_are_a_problem_and_never_an_exception
 @pytest.mark.parametrize(
     "text", ["\x00", "a" * 100_000, "日本語", "</action>", '{"', "🪓"], ids=lambda text: repr(text)[:12]
 )
-def test_a_string_argument_may_hold_any_text(text: str) -> None:
+def test_a_string_argument_may_hold_any_text(text):
     assert SAY.problem({"text": text}) is None
 
 
 @given(ANY_JSON)
-def test_any_json_is_accepted_or_refused_with_one_line(arguments: Any) -> None:
+def test_any_json_is_accepted_or_refused_with_one_line(arguments):
     problem = SWITCH.problem(arguments)
     fits = (
         isinstance(arguments, dict)
@@ -97,13 +97,13 @@ def test_any_json_is_accepted_or_refused_with_one_line(arguments: Any) -> None:
         ([ToolCall("look", {}), ToolCall("switch", {"lamp": "x"})], "switch: argument lamp"),
     ],
 )
-def test_an_action_that_is_none_is_described(action: object, said: str) -> None:
+def test_an_action_that_is_none_is_described(action, said):
     problem = check_action(action, TOOLS, max_calls=2)
     assert not ToolCalls(TOOLS, max_calls=2).contains(action)
     assert problem is not None and said in problem
 
 
-def test_a_tool_that_has_validated_can_be_copied_and_sent_to_another_process() -> None:
+def test_a_tool_that_has_validated_can_be_copied_and_sent_to_another_process():
     assert SWITCH.problem({"lamp": 1}) is None
     for again in (copy.deepcopy(SWITCH), pickle.loads(pickle.dumps(SWITCH))):
         assert again == SWITCH
@@ -111,7 +111,7 @@ def test_a_tool_that_has_validated_can_be_copied_and_sent_to_another_process() -
 
 
 @given(st.text())
-def test_an_output_that_could_not_be_read_is_an_action_without_calls_that_says_why(problem: str) -> None:
+def test_an_output_that_could_not_be_read_is_an_action_without_calls_that_says_why(problem):
     action = UnparsedAction(problem)
     assert action == () and check_action(action, TOOLS, 3) == problem
     for copied in (pickle.loads(pickle.dumps(action)), copy.deepcopy(action)):
@@ -147,7 +147,7 @@ class Library:
 
 
 @pytest.mark.parametrize("spec", ENVIRONMENTS.values(), ids=lambda spec: spec.id)
-def test_what_transformers_reads_off_the_methods_of_an_environment_is_its_tools(spec: Any) -> None:
+def test_what_transformers_reads_off_the_methods_of_an_environment_is_its_tools(spec):
     env = gymnasium.make(spec.id).unwrapped
     assert isinstance(env, ToolEnv)
     for tool in env.tools:
@@ -162,7 +162,7 @@ def test_what_transformers_reads_off_the_methods_of_an_environment_is_its_tools(
     env.close()
 
 
-def test_the_parameters_are_typed_and_those_that_are_required_come_first() -> None:
+def test_the_parameters_are_typed_and_those_that_are_required_come_first():
     library = Library()
     signature = str(inspect.signature(library.search))
     assert signature.startswith("(query: str, fields: list[str], limit: int | None = None")
@@ -175,7 +175,7 @@ def test_the_parameters_are_typed_and_those_that_are_required_come_first() -> No
     )
 
 
-def test_a_call_of_the_method_is_a_call_of_the_tool() -> None:
+def test_a_call_of_the_method_is_a_call_of_the_tool():
     library = Library()
     assert library.search("cats", ["title"], order="new") == "1 calls"
     assert library.search(fields=[], query="dogs", limit=None) == "2 calls"
@@ -191,21 +191,21 @@ SEEDS = st.integers(0, 2**31 - 1)
 
 
 @given(st.text())
-def test_any_text_contains_every_string_and_nothing_else(text: str) -> None:
+def test_any_text_contains_every_string_and_nothing_else(text):
     assert text in AnyText()
     for other in (None, 1, text.encode(errors="replace"), [text], (text,), np.array("text")):
         assert not AnyText().contains(other)
 
 
 @given(st.lists(st.text()))
-def test_text_tuple_contains_tuples_of_strings_and_no_lists(texts: list[str]) -> None:
+def test_text_tuple_contains_tuples_of_strings_and_no_lists(texts):
     assert tuple(texts) in TextTuple()
     assert not TextTuple().contains(texts)
     assert not TextTuple().contains((*texts, 1))
 
 
 @given(SEEDS)
-def test_samples_belong_to_their_space_and_follow_from_the_seed(seed: int) -> None:
+def test_samples_belong_to_their_space_and_follow_from_the_seed(seed):
     for one, other in (
         (AnyText(seed=seed), AnyText(seed=seed)),
         (TextTuple(seed=seed), TextTuple(seed=seed)),
@@ -219,7 +219,7 @@ def test_samples_belong_to_their_space_and_follow_from_the_seed(seed: int) -> No
 
 
 @given(SEEDS)
-def test_a_masked_sample_is_one_of_the_mask(seed: int) -> None:
+def test_a_masked_sample_is_one_of_the_mask(seed):
     space = ToolCalls((SWITCH, LOOK), seed=seed)
     mask = [ToolCall("switch", {"lamp": i}) for i in range(3)]
     assert space.sample(mask=mask)[0] in mask
@@ -227,24 +227,24 @@ def test_a_masked_sample_is_one_of_the_mask(seed: int) -> None:
     assert space.sample(mask=mask, probability=only_last) == (mask[2],)
 
 
-def test_a_space_that_cannot_propose_asks_for_a_mask() -> None:
+def test_a_space_that_cannot_propose_asks_for_a_mask():
     with pytest.raises(ValueError, match="mask"):
         ToolCalls((SWITCH,)).sample()
 
 
 @pytest.mark.parametrize("calls", [[("switch", {"lamp": 3})], [("look", {})], [("look", {})] * 2])
-def test_the_action_space_contains_what_the_schemas_accept(calls: list[tuple[str, dict[str, int]]]) -> None:
+def test_the_action_space_contains_what_the_schemas_accept(calls):
     assert ToolCalls((SWITCH, LOOK), max_calls=2).contains([ToolCall(*call) for call in calls])
 
 
-def test_action_spaces_are_equal_where_they_accept_the_same() -> None:
+def test_action_spaces_are_equal_where_they_accept_the_same():
     assert ToolCalls((SWITCH, LOOK)) == ToolCalls((SWITCH, LOOK))
     assert ToolCalls((SWITCH, LOOK)) != ToolCalls((SWITCH,))
     assert ToolCalls((SWITCH,)) != ToolCalls((SWITCH,), max_calls=2)
     assert AnyText() == AnyText() != TextTuple()
 
 
-def test_a_pickled_action_space_goes_on_with_the_same_random_numbers_but_proposes_nothing() -> None:
+def test_a_pickled_action_space_goes_on_with_the_same_random_numbers_but_proposes_nothing():
     space = Lamps().action_space
     space.seed(7)
     copied = pickle.loads(pickle.dumps(space))
@@ -255,7 +255,7 @@ def test_a_pickled_action_space_goes_on_with_the_same_random_numbers_but_propose
         copied.sample()
 
 
-def test_sampled_texts_are_one_to_five_words_of_one_to_seven_letters() -> None:
+def test_sampled_texts_are_one_to_five_words_of_one_to_seven_letters():
     space, several = AnyText(seed=0), TextTuple(seed=0)
     texts = [space.sample().split(" ") for _ in range(300)]
     assert {len(words) for words in texts} == set(range(1, 6))
@@ -264,5 +264,5 @@ def test_sampled_texts_are_one_to_five_words_of_one_to_seven_letters() -> None:
     assert {len(several.sample()) for _ in range(100)} == set(range(5))
 
 
-def test_no_space_of_text_or_calls_is_said_to_flatten_into_numbers() -> None:
+def test_no_space_of_text_or_calls_is_said_to_flatten_into_numbers():
     assert not any(space.is_np_flattenable for space in (AnyText(), TextTuple(), ToolCalls((LOOK,))))

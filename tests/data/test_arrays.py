@@ -40,9 +40,7 @@ def put(path: Path, content: bytes) -> None:
     st.lists(st.integers(0, 2**32 - 1), max_size=9),
     st.binary(max_size=99),
 )
-def test_what_was_written_is_read_wherever_the_block_begins(
-    path: Path, strings: list[bytes], numbers: list[int], before: bytes
-) -> None:
+def test_what_was_written_is_read_wherever_the_block_begins(path, strings, numbers, before):
     content, offset = block(strings, numbers, before)
     put(path, content + b"behind")
     arrays = Arrays(path, "sample", 3, REMEDY, offset)
@@ -55,7 +53,7 @@ def test_what_was_written_is_read_wherever_the_block_begins(
 
 
 @pytest.mark.parametrize("size", [PIECE - ALIGNMENT - 1, PIECE, PIECE + 1, 3 * PIECE])
-def test_every_byte_of_large_arrays_is_guarded(path: Path, size: int) -> None:
+def test_every_byte_of_large_arrays_is_guarded(path, size):
     content, _ = block([b"x" * size, b"y"], [1, 2, 3, 4])
     put(path, content)
     assert Arrays(path, "sample", 3, REMEDY).string("names", 0) == b"x" * size
@@ -66,14 +64,14 @@ def test_every_byte_of_large_arrays_is_guarded(path: Path, size: int) -> None:
         arrays.string("names", 0)
 
 
-def test_what_is_read_cannot_be_written(path: Path) -> None:
+def test_what_is_read_cannot_be_written(path):
     content, _ = block([], [1, 2])
     put(path, content)
     with pytest.raises(ValueError, match="read-only"):
         Arrays(path, "sample", 3, REMEDY).read("numbers", 0, 2)[0] = 9
 
 
-def test_a_block_of_another_kind_or_version_or_a_half_written_one_is_refused(path: Path) -> None:
+def test_a_block_of_another_kind_or_version_or_a_half_written_one_is_refused(path):
     content, _ = block([b"a"], [1])
     put(path, content)
     with pytest.raises(DataError, match="holds a sample, not a catalogue"):

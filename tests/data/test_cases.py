@@ -81,14 +81,14 @@ def make(env_id: str, source: Path, **options: Any) -> ToolEnv:
     return env
 
 
-def test_every_case_is_listed(cases: Path) -> None:
+def test_every_case_is_listed(cases):
     folders = {path for path in cases.iterdir() if path.is_dir()}
     there = {f"{folder.name}/{path.name}" for folder in folders for path in folder.iterdir()}
     assert there - {f"sokoban-mix/test_{x}.txt" for x in "abcd"} == {*CASES} - {"sokoban-mix"}
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_case_is_played_or_refused_in_one_line_that_names_the_file(name: str, cases: Path) -> None:
+def test_a_case_is_played_or_refused_in_one_line_that_names_the_file(name, cases):
     env_id, expected, source = ENV_IDS[name.partition("/")[0].partition("-")[0]], CASES[name], cases / name
     if isinstance(expected, str):
         with pytest.raises(DataError) as raised:
@@ -105,7 +105,7 @@ def test_a_case_is_played_or_refused_in_one_line_that_names_the_file(name: str, 
 
 
 @pytest.mark.parametrize("env_id", EMPTY)
-def test_a_source_without_a_task_is_refused_by_name(env_id: str, tmp_path: Path) -> None:
+def test_a_source_without_a_task_is_refused_by_name(env_id, tmp_path):
     name, content = EMPTY[env_id]
     path = tmp_path / name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -127,19 +127,19 @@ def right(env: ToolEnv, task_id: str, text: str) -> float:
     [("bigmath", "2^{2005} + 1"), ("boxed-gold", "42"), ("sentence-gold", "42"), ("svamp", "145"), ("aime", "25"),
      ("solution-only", r"\boxed{42}")],
 )  # fmt: skip
-def test_golds_of_these_layouts_are_right_in_other_words(name: str, answer: str, cases: Path) -> None:
+def test_golds_of_these_layouts_are_right_in_other_words(name, answer, cases):
     env = make("PythonMath-v0", cases / "mathfiles" / f"test-{name}.jsonl")
     assert right(env, f"test-{name}#1", answer) == 1.0 and right(env, f"test-{name}#1", "7") == 0.0
     env.close()
 
 
-def test_the_system_message_of_verl_is_no_question(cases: Path) -> None:
+def test_the_system_message_of_verl_is_no_question(cases):
     env = make("PythonMath-v0", cases / "mathfiles" / "train-verl-system-100.jsonl")
     assert env.goal("train-verl-system-100#1") == "What is 0+1?"
 
 
 @pytest.mark.parametrize("reward", ["em", "f1"])
-def test_only_a_gold_answer_that_normalises_to_nothing_is_right_for_it(reward: str, cases: Path) -> None:
+def test_only_a_gold_answer_that_normalises_to_nothing_is_right_for_it(reward, cases):
     env = make("SearchQA-v0", cases / "searchqa" / "empty-gold", reward=reward)
     golds = {"empty-1": "The The", "empty-2": "A", "empty-3": "!!!"}
     for task_id in golds:
@@ -148,11 +148,11 @@ def test_only_a_gold_answer_that_normalises_to_nothing_is_right_for_it(reward: s
     env.close()
 
 
-def test_a_bad_level_is_counted_in_what_results_are_made_with(cases: Path) -> None:
+def test_a_bad_level_is_counted_in_what_results_are_made_with(cases):
     assert make("Sokoban-v0", cases / "sokoban-mix").versions["data_problems"].startswith("1 board")
 
 
-def test_options_called_like_buttons_can_be_chosen_and_the_buttons_still_work(cases: Path) -> None:
+def test_options_called_like_buttons_can_be_chosen_and_the_buttons_still_work(cases):
     env: Any = make("WebShop-v0", cases / "webshop" / "option-brackets")
     task = next(task_id for task_id in env.tasks.types if task_id.startswith("B000000006"))
     env.reset(options={"task_id": task})
@@ -167,7 +167,7 @@ def test_options_called_like_buttons_can_be_chosen_and_the_buttons_still_work(ca
     env.close()
 
 
-def test_questions_packed_by_gzip_without_passages_name_the_corpus_that_is_missing(tmp_path: Path) -> None:
+def test_questions_packed_by_gzip_without_passages_name_the_corpus_that_is_missing(tmp_path):
     with gzip.open(tmp_path / "test.jsonl.gz", "wt") as file:
         file.write(json.dumps({"id": "1", "question": "who", "golden_answers": ["he"]}))
     with pytest.raises(DataError, match="without passages, and no corpus is given"):

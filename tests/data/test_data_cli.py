@@ -26,7 +26,7 @@ def said(server: Faulty, capsys: pytest.CaptureFixture[str]) -> Said:
     return lambda *words: (main(["data", *words]), *capsys.readouterr())
 
 
-def test_list_shows_state_size_version_and_place(root: Path, said: Said) -> None:
+def test_list_shows_state_size_version_and_place(root, said):
     def states() -> list[str]:
         code, out, _ = said("list")
         assert code == 0
@@ -43,7 +43,7 @@ def test_list_shows_state_size_version_and_place(root: Path, said: Said) -> None
     assert house.split()[2:] == ["1.9", "KiB", "json", str(root / "house" / "json")]
 
 
-def test_fetch_says_what_and_where_and_one_line_a_file(root: Path, said: Said) -> None:
+def test_fetch_says_what_and_where_and_one_line_a_file(root, said):
     code, out, err = said("fetch", "house")
     assert (code, out) == (0, f"{root / 'house'}\n")
     assert err.splitlines() == [
@@ -56,9 +56,7 @@ def test_fetch_says_what_and_where_and_one_line_a_file(root: Path, said: Said) -
     ]
 
 
-def test_fetch_takes_a_folder_as_mirror_a_place_and_keeps_archives(
-    server: Faulty, root: Path, tmp_path_factory: pytest.TempPathFactory, said: Said
-) -> None:
+def test_fetch_takes_a_folder_as_mirror_a_place_and_keeps_archives(server, root, tmp_path_factory, said):
     share, there = tmp_path_factory.mktemp("share with blank"), tmp_path_factory.mktemp("there")
     for name in ("games.zip", "states.zip"):
         (share / name).write_bytes(CONTENT[f"/{name}"])
@@ -66,7 +64,7 @@ def test_fetch_takes_a_folder_as_mirror_a_place_and_keeps_archives(
     assert (there / "house" / "games.zip").exists() and not list(root.iterdir()) and not server.seen
 
 
-def test_verify_tells_by_what_it_judged(said: Said) -> None:
+def test_verify_tells_by_what_it_judged(said):
     for name, words in (
         ("shop", "shop: 2 files, 20 B, all correct (checksums as reported by others)"),
         ("house", "house: 6 files, 1.9 KiB, all correct (unpacked from archives with checksums"),
@@ -79,7 +77,7 @@ def test_verify_tells_by_what_it_judged(said: Said) -> None:
     assert code == 0 and len(out.splitlines()) == 3
 
 
-def test_verify_names_what_is_wrong_and_the_remedy(root: Path, said: Said) -> None:
+def test_verify_names_what_is_wrong_and_the_remedy(root, said):
     said("fetch", "shop")
     (root / "shop" / "items.json").write_bytes(b"[1, 2")
     (root / "shop" / "human.json").unlink()
@@ -90,14 +88,14 @@ def test_verify_names_what_is_wrong_and_the_remedy(root: Path, said: Said) -> No
     )
 
 
-def test_verify_of_what_is_not_there_fails(root: Path, said: Said) -> None:
+def test_verify_of_what_is_not_there_fails(root, said):
     code, _, err = said("verify")
     assert code == 1 and "nothing is in" in err
     code, out, err = said("verify", "house")
     assert (code, out) == (1, f"{root}/house/json: not fetched\n") and "envsuite data fetch house" in err
 
 
-def test_what_is_unknown_or_cannot_be_fetched_is_one_message_and_exit_code_2(server: Faulty, said: Said) -> None:
+def test_what_is_unknown_or_cannot_be_fetched_is_one_message_and_exit_code_2(server, said):
     server.script = deque(["404"])
     for words, messages in (
         (("fetch", "hose"), ["unknown data set 'hose'. Nearest: 'house'"]),
@@ -108,7 +106,7 @@ def test_what_is_unknown_or_cannot_be_fetched_is_one_message_and_exit_code_2(ser
         assert (code, out) == (2, "") and all(message in err for message in messages) and "Traceback" not in err
 
 
-def test_ctrl_c_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
+def test_ctrl_c_says_how_to_go_on(monkeypatch, said):
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 

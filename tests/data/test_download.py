@@ -87,9 +87,7 @@ def _names(folder: Path) -> list[str]:
     places=st.sampled_from(["a", "ab"]),
     change=st.booleans(),
 )
-def test_whatever_servers_do_the_file_is_right_or_there_is_none(
-    server_for_all: Faulty, script: list[str], file: RemoteFile, places: str, change: bool
-) -> None:
+def test_whatever_servers_do_the_file_is_right_or_there_is_none(server_for_all, script, file, places, change):
     faulty, other = server_for_all, _zip(1)
     right = {CONTENT}
     faulty.content["/a/set.zip"] = faulty.content["/b/set.zip"] = CONTENT
@@ -127,19 +125,19 @@ def server_for_all() -> Iterator[Faulty]:
 @pytest.mark.parametrize(
     "fault", ["drops", "no length, drops", "chunks, drops", "announces too much", "503", "429", "hangs up", "416"]
 )
-def test_what_may_pass_is_tried_again(server: Faulty, tmp_path: Path, fault: str) -> None:
+def test_what_may_pass_is_tried_again(server, tmp_path, fault):
     file = UNKNOWN if fault == "announces too much" else FILE  # it can be right only if the length is not known
     assert _get(server, tmp_path, [fault], file=file).sha256 == FILE.sha256
     assert len(server.seen) == 2 and len(WAITS) == 1
 
 
 @pytest.mark.parametrize("fault", ["404", "403", "page", "page in disguise", "XML error", "encoded"])
-def test_what_will_not_pass_sends_to_the_next_place_at_once(server: Faulty, tmp_path: Path, fault: str) -> None:
+def test_what_will_not_pass_sends_to_the_next_place_at_once(server, tmp_path, fault):
     assert _get(server, tmp_path, [fault], places="ab").url.endswith("/b/set.zip")
     assert len(server.seen) == 2 and not WAITS
 
 
-def test_a_dropped_connection_goes_on_where_it_stopped(server: Faulty, tmp_path: Path) -> None:
+def test_a_dropped_connection_goes_on_where_it_stopped(server, tmp_path):
     assert _get(server, tmp_path, ["drops", "drops"], file=UNKNOWN).sha256 == FILE.sha256
     ranges = [headers.get("Range") for _, headers in server.seen]
     assert ranges == [None, f"bytes={len(CONTENT) * 2 // 3}-", ranges[2]]
@@ -147,7 +145,7 @@ def test_a_dropped_connection_goes_on_where_it_stopped(server: Faulty, tmp_path:
 
 
 @pytest.mark.parametrize("fault", ["range too early", "range too late", "ignores conditions"])
-def test_another_range_or_version_is_not_joined(server: Faulty, tmp_path: Path, fault: str) -> None:
+def test_another_range_or_version_is_not_joined(server, tmp_path, fault):
     with pytest.raises(DataError):
         _get(server, tmp_path, ["drops", "503", "503", "503"], file=UNKNOWN)
     server.content["/a/set.zip"] = content = _zip(1) if fault == "ignores conditions" else CONTENT
@@ -156,7 +154,7 @@ def test_another_range_or_version_is_not_joined(server: Faulty, tmp_path: Path, 
     assert "Range" not in server.seen[-1][1]
 
 
-def test_an_earlier_call_is_gone_on_with(server: Faulty, tmp_path: Path) -> None:
+def test_an_earlier_call_is_gone_on_with(server, tmp_path):
     with pytest.raises(DataError, match=r"is kept \([\d,]+ bytes\)"):
         _get(server, tmp_path, ["drops", "503", "503", "503"])
     assert _names(tmp_path) == [".set.zip.part", ".set.zip.part.json"]
@@ -166,7 +164,7 @@ def test_an_earlier_call_is_gone_on_with(server: Faulty, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("file", [FILE, UNKNOWN], ids=["known", "unknown"])
-def test_a_part_that_is_complete_is_not_asked_for_again(server: Faulty, tmp_path: Path, file: RemoteFile) -> None:
+def test_a_part_that_is_complete_is_not_asked_for_again(server, tmp_path, file):
     with pytest.raises(DataError):
         _get(server, tmp_path, ["drops", "503", "503", "503"], file=file)
     (tmp_path / ".set.zip.part").write_bytes(CONTENT)
@@ -176,17 +174,17 @@ def test_a_part_that_is_complete_is_not_asked_for_again(server: Faulty, tmp_path
 
 
 @pytest.mark.parametrize("size", [len(CONTENT) // 3, len(CONTENT), len(CONTENT) + 7])
-def test_a_part_of_other_bytes_is_begun_anew(server: Faulty, tmp_path: Path, size: int) -> None:
+def test_a_part_of_other_bytes_is_begun_anew(server, tmp_path, size):
     (tmp_path / ".set.zip.part").write_bytes(bytes(size))
     assert _get(server, tmp_path).sha256 == FILE.sha256
 
 
-def test_without_checksum_and_version_a_file_is_begun_anew(server: Faulty, tmp_path: Path) -> None:
+def test_without_checksum_and_version_a_file_is_begun_anew(server, tmp_path):
     _get(server, tmp_path, ["no version, drops"], file=UNKNOWN)
     assert not any("Range" in headers for _, headers in server.seen)
 
 
-def test_a_version_counts_only_at_the_place_that_named_it(tmp_path: Path) -> None:
+def test_a_version_counts_only_at_the_place_that_named_it(tmp_path):
     part = PartFile(tmp_path / ".set.zip.part")
     part.begin(DownloadOrigin("https://a.example/set.zip", '"1"', len(CONTENT)), 0)
     part.path.write_bytes(CONTENT[:100])
@@ -195,9 +193,7 @@ def test_a_version_counts_only_at_the_place_that_named_it(tmp_path: Path) -> Non
     assert part.resumable(FILE, "https://b.example/set.zip") == (100, None), "the checksum will tell"
 
 
-def test_bytes_of_one_version_never_stand_beside_the_note_of_another(
-    server: Faulty, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bytes_of_one_version_never_stand_beside_the_note_of_another(server, tmp_path, monkeypatch):
     with pytest.raises(DataError):
         _get(server, tmp_path, ["drops", "503", "503", "503"], file=UNKNOWN)
 
@@ -211,7 +207,7 @@ def test_bytes_of_one_version_never_stand_beside_the_note_of_another(
     assert ".set.zip.part" not in _names(tmp_path)
 
 
-def test_a_file_with_another_checksum_is_named_and_not_kept(server: Faulty, tmp_path: Path) -> None:
+def test_a_file_with_another_checksum_is_named_and_not_kept(server, tmp_path):
     server.content["/a/set.zip"] = wrong = bytes(len(CONTENT))
     with pytest.raises(DataError, match=hashlib.sha256(wrong).hexdigest()) as error:
         _get(server, tmp_path)
@@ -220,33 +216,33 @@ def test_a_file_with_another_checksum_is_named_and_not_kept(server: Faulty, tmp_
     assert _get(server, tmp_path, places="ab").url.endswith("/b/set.zip")
 
 
-def test_waits_double_and_are_shortened_at_random(server: Faulty, tmp_path: Path) -> None:
+def test_waits_double_and_are_shortened_at_random(server, tmp_path):
     with pytest.raises(DataError, match="8 attempts"):
         _get(server, tmp_path, ["500"] * 8, patience=replace(PATIENCE, attempts=8, longest_wait=20.0))
     for wait, longest in zip(WAITS, [1, 2, 4, 8, 16, 20, 20], strict=True):
         assert longest / 2 <= wait <= longest
 
 
-def test_attempts_that_bring_much_are_not_counted(server: Faulty, tmp_path: Path) -> None:
+def test_attempts_that_bring_much_are_not_counted(server, tmp_path):
     _get(server, tmp_path, ["drops"] * 6, patience=replace(PATIENCE, attempts=2, worth=10))
     assert len(server.seen) == 7
 
 
 @pytest.mark.parametrize("form", ["7", "date"])
-def test_a_server_that_asks_for_time_gets_it(server: Faulty, tmp_path: Path, form: str) -> None:
+def test_a_server_that_asks_for_time_gets_it(server, tmp_path, form):
     server.headers = {"Retry-After": form if form == "7" else formatdate(time.time() + 9, usegmt=True)}
     _get(server, tmp_path, ["503"])
     assert (7 if form == "7" else 1) <= WAITS[0] <= 9  # until a date, it is less by the time that the answer took
 
 
-def test_a_server_that_asks_for_too_much_time_is_given_up(server: Faulty, tmp_path: Path) -> None:
+def test_a_server_that_asks_for_too_much_time_is_given_up(server, tmp_path):
     server.headers = {"Retry-After": "3600"}
     assert _get(server, tmp_path, ["503"], places="ab").url.endswith("/b/set.zip")
     assert not WAITS
 
 
 @pytest.mark.parametrize("fault", ["silent", "trickles", "trickles headers"])
-def test_no_server_can_hold_us_up(server: Faulty, tmp_path: Path, fault: str) -> None:
+def test_no_server_can_hold_us_up(server, tmp_path, fault):
     # On a busy machine an honest answer may take longer than the limit too; it is tried again.
     patience = replace(PATIENCE, attempts=20, timeout=0.2, stall=0.2, least_rate=1000.0)
     began = time.monotonic()
@@ -255,18 +251,18 @@ def test_no_server_can_hold_us_up(server: Faulty, tmp_path: Path, fault: str) ->
     assert len(server.seen) > 1
 
 
-def test_redirects_are_followed_and_keep_the_range(server: Faulty, tmp_path: Path) -> None:
+def test_redirects_are_followed_and_keep_the_range(server, tmp_path):
     _get(server, tmp_path, ["drops", "redirects"])
     assert [headers.get("Range") is not None for _, headers in server.seen] == [False, True, True]
 
 
-def test_redirects_that_lead_nowhere_are_said(server: Faulty, tmp_path: Path) -> None:
+def test_redirects_that_lead_nowhere_are_said(server, tmp_path):
     with pytest.raises(DataError, match="redirects lead nowhere"):
         _get(server, tmp_path, ["redirects in a loop"])
     assert not WAITS
 
 
-def test_a_redirect_that_gives_up_encryption_is_refused() -> None:
+def test_a_redirect_that_gives_up_encryption_is_refused():
     request = urllib.request.Request("https://example.org/set.zip")
     with pytest.raises(DownloadRefused, match="not encrypted"):
         _Redirects().redirect_request(request, io.BytesIO(), 302, "Found", {}, "http://example.org/set.zip")
@@ -274,7 +270,7 @@ def test_a_redirect_that_gives_up_encryption_is_refused() -> None:
     assert followed is not None and followed.full_url == "https://other.example/set.zip"
 
 
-def test_an_endless_answer_is_cut(server: Faulty, tmp_path: Path) -> None:
+def test_an_endless_answer_is_cut(server, tmp_path):
     with pytest.raises(DataError, match="does not end after 1,000 bytes"):
         _get(server, tmp_path, ["no length"], file=replace(UNKNOWN, at_most=1000))
     with pytest.raises(DataError, match="at most 1,000 can be right"):
@@ -282,7 +278,7 @@ def test_an_endless_answer_is_cut(server: Faulty, tmp_path: Path) -> None:
     assert not _names(tmp_path)
 
 
-def test_a_full_disk_is_said_and_the_part_kept(server: Faulty, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_said_and_the_part_kept(server, tmp_path, monkeypatch):
     # A limit on the size of files fails as a full disk does, in the middle of a write.
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, hard))
@@ -301,7 +297,7 @@ def test_a_full_disk_is_said_and_the_part_kept(server: Faulty, tmp_path: Path, m
         _get(server, tmp_path)
 
 
-def test_a_killed_process_is_gone_on_with(server: Faulty, tmp_path: Path) -> None:
+def test_a_killed_process_is_gone_on_with(server, tmp_path):
     code = f"""
 import os, pathlib
 from envsuite.data.catalog import RemoteFile
@@ -319,7 +315,7 @@ download({UNKNOWN!r}, ["{server.url}/a/set.zip"], folder, Patience(sleep=die), S
     assert "Range" in server.seen[0][1]
 
 
-def test_a_proxy_is_heeded(server: Faulty, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_is_heeded(server, tmp_path, monkeypatch):
     monkeypatch.setenv("NO_PROXY", "")
     monkeypatch.setenv("no_proxy", "")
     monkeypatch.setenv("http_proxy", server.url)
@@ -337,9 +333,7 @@ def test_a_proxy_is_heeded(server: Faulty, tmp_path: Path, monkeypatch: pytest.M
         ("file:///nowhere/set.zip", "No such file"),
     ],
 )
-def test_a_place_that_is_not_there_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, said: str
-) -> None:
+def test_a_place_that_is_not_there_is_named(tmp_path, monkeypatch, url, said):
     def unknown(*_: object, **__: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
@@ -350,9 +344,7 @@ def test_a_place_that_is_not_there_is_named(
     assert url in str(error.value)
 
 
-def test_a_server_without_a_valid_certificate_is_refused_at_once(
-    server: Faulty, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_without_a_valid_certificate_is_refused_at_once(server, tmp_path, monkeypatch):
     def connect(*_: object, **__: object) -> None:
         error = ssl.SSLCertVerificationError(1, "certificate verify failed")
         error.verify_message = "self-signed certificate"
@@ -364,13 +356,13 @@ def test_a_server_without_a_valid_certificate_is_refused_at_once(
     assert not WAITS
 
 
-def test_another_file_of_that_name_goes_aside(server: Faulty, tmp_path: Path) -> None:
+def test_another_file_of_that_name_goes_aside(server, tmp_path):
     (tmp_path / "set.zip").write_bytes(b"mine")
     _get(server, tmp_path)
     assert (tmp_path / "set.zip.old").read_bytes() == b"mine"
 
 
-def test_a_block_that_is_left_early_ends_the_connection(server: Faulty) -> None:
+def test_a_block_that_is_left_early_ends_the_connection(server):
     patience = Patience(timeout=5.0, stall=5.0, least_rate=1.0, longest_wait=1.0)
     with pytest.raises(KeyError), answer_to(f"{server.url}/a/set.zip", {}, patience) as answer:
         assert answer.read()

@@ -7,13 +7,11 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from faulty_server import Faulty
 from small_catalog import BOOK, CONTENT, HOUSE, SHOP, zipped
 
 from envsuite.core.errors import DataError, UsageError
@@ -36,7 +34,7 @@ def _damages(data: DataSet, root: Path) -> dict[str, str]:
     return {str(damage.path.relative_to(found.folder)): damage.what for damage in found.damages}
 
 
-def test_archives_are_unpacked_into_one_tree_and_removed(server: Faulty, tmp_path: Path) -> None:
+def test_archives_are_unpacked_into_one_tree_and_removed(server, tmp_path):
     house = data_set("house")
     assert fetch(house, tmp_path) == tmp_path / "house"
     there = _there(tmp_path / "house")
@@ -47,9 +45,7 @@ def test_archives_are_unpacked_into_one_tree_and_removed(server: Faulty, tmp_pat
     assert not verify(house, tmp_path).damages
 
 
-def test_files_that_a_person_put_there_are_used(
-    server: Faulty, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_that_a_person_put_there_are_used(server, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("games.zip", "states.zip", "book.zip"):
         folder = tmp_path / ("book" if name == "book.zip" else "house")
@@ -62,7 +58,7 @@ def test_files_that_a_person_put_there_are_used(
     assert record is not None and record.sources["book.zip"].url.startswith("file:///")
 
 
-def test_what_is_there_and_right_is_not_fetched_again(server: Faulty, tmp_path: Path) -> None:
+def test_what_is_there_and_right_is_not_fetched_again(server, tmp_path):
     for data in map(data_set, ("house", "shop", "book")):
         fetch(data, tmp_path)
         server.seen.clear()
@@ -81,9 +77,7 @@ def test_what_is_there_and_right_is_not_fetched_again(server: Faulty, tmp_path: 
     ],
     ids=["removed", "cut", "altered", "lengthened"],
 )
-def test_damage_is_found_and_mended(
-    server: Faulty, tmp_path: Path, name: str, harm: Callable[[bytes], bytes] | None, said: str
-) -> None:
+def test_damage_is_found_and_mended(server, tmp_path, name, harm, said):
     data = data_set(name)
     folder = fetch(data, tmp_path)
     victim = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "fetched.json")[-1]
@@ -100,7 +94,7 @@ def test_damage_is_found_and_mended(
     assert victim.read_bytes() == content
 
 
-def test_an_unknown_checksum_is_recorded_and_held_against_later_changes(server: Faulty, tmp_path: Path) -> None:
+def test_an_unknown_checksum_is_recorded_and_held_against_later_changes(server, tmp_path):
     book = data_set("book")
     folder = fetch(book, tmp_path)
     record = read_record(folder, "book")
@@ -111,9 +105,7 @@ def test_an_unknown_checksum_is_recorded_and_held_against_later_changes(server: 
     assert _damages(book, tmp_path) == {"recipes/bread.json": "changed: its content is not what it was"}
 
 
-def test_a_second_fetch_of_other_bytes_says_so(
-    server: Faulty, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_second_fetch_of_other_bytes_says_so(server, tmp_path, capsys):
     book = data_set("book")
     shutil.rmtree(fetch(book, tmp_path) / "recipes")
     server.content["/book.zip"] = zipped({**BOOK, "book-main/README": b"second edition"})
@@ -122,7 +114,7 @@ def test_a_second_fetch_of_other_bytes_says_so(
     assert not verify(book, tmp_path).damages
 
 
-def test_a_new_version_in_the_catalogue_is_fetched(server: Faulty, tmp_path: Path) -> None:
+def test_a_new_version_in_the_catalogue_is_fetched(server, tmp_path):
     shop = data_set("shop")
     fetch(shop, tmp_path)
     server.content["/items.json"] = new = b"[4, 5, 6, 7]"
@@ -135,9 +127,7 @@ def test_a_new_version_in_the_catalogue_is_fetched(server: Faulty, tmp_path: Pat
     assert state(newer, tmp_path).version == "4 products"
 
 
-def test_data_sets_may_share_a_folder_and_files(
-    server: Faulty, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_data_sets_may_share_a_folder_and_files(server, tmp_path, monkeypatch):
     shop = data_set("shop")
     human = replace(shop, name="human", version="people", files=shop.files[1:])
     monkeypatch.setattr(catalog, "data_sets", lambda: (shop, human))
@@ -149,7 +139,7 @@ def test_data_sets_may_share_a_folder_and_files(
     assert state(human, tmp_path).state == state(shop, tmp_path).state == "complete"
 
 
-def test_a_tree_of_unknown_origin_is_not_touched(server: Faulty, tmp_path: Path) -> None:
+def test_a_tree_of_unknown_origin_is_not_touched(server, tmp_path):
     mine = tmp_path / "house" / "json" / "mine"
     mine.mkdir(parents=True)
     with pytest.raises(DataError, match="exists already, and was not fetched by this command"):
@@ -157,7 +147,7 @@ def test_a_tree_of_unknown_origin_is_not_touched(server: Faulty, tmp_path: Path)
     assert mine.is_dir() and not server.seen
 
 
-def test_nothing_of_a_wrong_archive_is_unpacked(server: Faulty, tmp_path: Path) -> None:
+def test_nothing_of_a_wrong_archive_is_unpacked(server, tmp_path):
     server.content["/states.zip"] = bytes(len(CONTENT["/states.zip"]))
     with pytest.raises(DataError, match=r"states\.zip: could not be fetched"):
         fetch(data_set("house"), tmp_path, patience=PATIENCE)
@@ -165,7 +155,7 @@ def test_nothing_of_a_wrong_archive_is_unpacked(server: Faulty, tmp_path: Path) 
     assert state(data_set("house"), tmp_path).state == "partial"
 
 
-def test_an_archive_that_cannot_be_unpacked_goes_aside(server: Faulty, tmp_path: Path) -> None:
+def test_an_archive_that_cannot_be_unpacked_goes_aside(server, tmp_path):
     book = data_set("book")
     server.content["/book.zip"] = zipped({"book-main/recipes/../../../evil.json": b"", **BOOK})
     with pytest.raises(DataError, match=r"not one below a folder.*book\.zip\.bad now"):
@@ -179,9 +169,7 @@ def test_an_archive_that_cannot_be_unpacked_goes_aside(server: Faulty, tmp_path:
 @pytest.mark.parametrize("when", ["os.replace", "os.fsync"])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("count", range(6))
-def test_an_interruption_at_any_time_is_gone_on_with(
-    server: Faulty, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str, after: bool, count: int
-) -> None:
+def test_an_interruption_at_any_time_is_gone_on_with(server, tmp_path, monkeypatch, when, after, count):
     house, left = data_set("house"), [count]
     real = {"os.replace": os.replace, "os.fsync": os.fsync}[when]
 
@@ -204,7 +192,7 @@ def test_an_interruption_at_any_time_is_gone_on_with(
     assert {name for name in os.listdir(tmp_path / "house") if name.startswith(".")} == {".lock"}
 
 
-def test_two_processes_fetch_once(server: Faulty, tmp_path: Path) -> None:
+def test_two_processes_fetch_once(server, tmp_path):
     code = (
         f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
         "from pathlib import Path; from small_catalog import small_catalog; from envsuite.data.manager import fetch\n"
@@ -226,7 +214,7 @@ def test_two_processes_fetch_once(server: Faulty, tmp_path: Path) -> None:
     assert not verify(data_set("house"), tmp_path).damages
 
 
-def test_mirrors_are_asked_in_order_and_in_place_of_the_public_places(server: Faulty, tmp_path: Path) -> None:
+def test_mirrors_are_asked_in_order_and_in_place_of_the_public_places(server, tmp_path):
     shop = data_set("shop")
     for name, content in SHOP.items():
         server.content[f"/b/{name}"] = content
@@ -239,14 +227,14 @@ def test_mirrors_are_asked_in_order_and_in_place_of_the_public_places(server: Fa
         fetch(shop, tmp_path, mirrors=["/mnt/share"])
 
 
-def test_a_file_that_cannot_be_looked_at_is_told_with_the_reason(server: Faulty, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_looked_at_is_told_with_the_reason(server, tmp_path):
     folder = fetch(data_set("book"), tmp_path)
     shutil.rmtree(folder / "recipes")
     (folder / "recipes").write_text("a file where a folder was")
     assert set(_damages(data_set("book"), tmp_path).values()) == {"not readable (Not a directory)"}
 
 
-def test_a_damaged_record_is_named(server: Faulty, tmp_path: Path) -> None:
+def test_a_damaged_record_is_named(server, tmp_path):
     folder = fetch(data_set("shop"), tmp_path)
     for content in (b"", b"[]", b'{"format": 9}', b'{"format": 1, "sets": {"shop": {"files": 3}}}'):
         (folder / "fetched.json").write_bytes(content)
@@ -254,13 +242,13 @@ def test_a_damaged_record_is_named(server: Faulty, tmp_path: Path) -> None:
             verify(data_set("shop"), tmp_path)
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, server: Faulty) -> None:
+def test_a_folder_that_cannot_be_written_is_named(tmp_path, server):
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(DataError, match="file/shop: cannot be written"):
         fetch(data_set("shop"), tmp_path / "file")
 
 
-def test_every_published_file_has_a_place_a_bound_and_a_checksum_of_the_right_form() -> None:
+def test_every_published_file_has_a_place_a_bound_and_a_checksum_of_the_right_form():
     names = [data.name for data in data_sets()]
     assert len(set(names)) == len(names)
     for data in data_sets():
@@ -274,7 +262,7 @@ def test_every_published_file_has_a_place_a_bound_and_a_checksum_of_the_right_fo
                 assert all(len(pattern.split("/")) > file.unpack.strip for pattern in file.unpack.wanted)
 
 
-def test_recorded_webshop_files_agree_with_the_catalogue(shared: Path) -> None:
+def test_recorded_webshop_files_agree_with_the_catalogue(shared):
     attributes = shared / "data" / "webshop" / "items_ins_v2_1000.json"
     known = {file.name: file for data in data_sets() for file in data.files}[attributes.name]
     content = attributes.read_bytes()

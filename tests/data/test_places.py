@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import gymnasium
 import pytest
@@ -25,20 +24,18 @@ def unwritable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("unwritable")
 @pytest.mark.parametrize(("env_id", "arguments"), [("ALFWorld-v0", {"games": 19}), ("WebShop-v0", {"products": 301})])
-def test_an_environment_whose_home_cannot_be_written_names_the_variable(env_id: str, arguments: dict[str, Any]) -> None:
+def test_an_environment_whose_home_cannot_be_written_names_the_variable(env_id, arguments):
     with pytest.raises(EnvsuiteError, match=r"/proc/nobody.*set ENVSUITE_DATA to a folder that can be written"):
         gymnasium.make(env_id, **arguments)
 
 
 @pytest.mark.usefixtures("unwritable")
-def test_data_that_are_fetched_to_a_home_that_cannot_be_written_name_the_variable(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_data_that_are_fetched_to_a_home_that_cannot_be_written_name_the_variable(capsys):
     assert main(["data", "fetch", "textcraft"]) != 0
     assert "set ENVSUITE_DATA to a folder that can be written" in capsys.readouterr().err
 
 
-def test_a_message_for_another_machine_has_no_path_of_this_one(tmp_path: Path, data_folder: Path) -> None:
+def test_a_message_for_another_machine_has_no_path_of_this_one(tmp_path, data_folder):
     assert without_paths(f"{data_folder}/alfworld: missing") == "$ENVSUITE_DATA/alfworld: missing"
     assert without_paths(f"{data_folder}x: missing").startswith("…/")
     for form in ("{}: no", "at '{}'", '"{}"', "({})", "a,{}", "={}", "{}, line 3"):
@@ -46,7 +43,7 @@ def test_a_message_for_another_machine_has_no_path_of_this_one(tmp_path: Path, d
         assert told == form.format("…/shop.json")
 
 
-def test_paths_that_the_reader_named_stay_and_what_is_no_path_does_too(tmp_path: Path) -> None:
+def test_paths_that_the_reader_named_stay_and_what_is_no_path_does_too(tmp_path):
     told = without_paths(f"{tmp_path}/mine/games: no; {tmp_path}/minerals: no", [f"{tmp_path}/mine"])
     assert told == f"{tmp_path}/mine/games: no; …/minerals: no"
     for text in ("get 1/2 or 3 / 4", "http://usr/bin", "<split>/usr", "POST /v1/sessions", "and/or", "/", "no path"):
@@ -54,13 +51,11 @@ def test_paths_that_the_reader_named_stay_and_what_is_no_path_does_too(tmp_path:
 
 
 @given(st.text())
-def test_any_text_can_be_told(text: str) -> None:
+def test_any_text_can_be_told(text):
     assert str(Path(__file__).parent) not in without_paths(f"{text} {__file__} {text}")
 
 
-def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(monkeypatch, tmp_path):
     path = tmp_path / "new" / "index.json"
     write_atomically(path, b"old")
 
@@ -75,7 +70,7 @@ def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o027, 0o077])
-def test_who_may_read_a_file_is_what_the_umask_says(tmp_path: Path, mask: int) -> None:
+def test_who_may_read_a_file_is_what_the_umask_says(tmp_path, mask):
     before = os.umask(mask)
     try:
         write_atomically(tmp_path / "file", b"")

@@ -37,7 +37,7 @@ def _file(folder: Path, name: str, size: int, used: int) -> Path:
 
 
 @given(sizes=st.lists(st.integers(0, 50), min_size=1, max_size=8), limit=st.integers(0, 200), data=st.data())
-def test_what_was_used_last_stays(sizes: list[int], limit: int, data: st.DataObject) -> None:
+def test_what_was_used_last_stays(sizes, limit, data):
     kept = data.draw(st.integers(0, len(sizes) - 1))
     with TemporaryDirectory() as made:
         folder = Path(made)
@@ -53,7 +53,7 @@ def test_what_was_used_last_stays(sizes: list[int], limit: int, data: st.DataObj
         assert max(removed) < min((number for number in left if number != kept), default=len(sizes))
 
 
-def test_a_killed_build_takes_room_and_is_removed_with_its_lock(tmp_path: Path) -> None:
+def test_a_killed_build_takes_room_and_is_removed_with_its_lock(tmp_path):
     kept = _file(tmp_path, "b.corpus", 10, used=2)
     building = tmp_path / ".a.corpus.building"
     building.mkdir()
@@ -70,7 +70,7 @@ def test_a_killed_build_takes_room_and_is_removed_with_its_lock(tmp_path: Path) 
     assert [path.name for path in tmp_path.iterdir()] == ["b.corpus"]
 
 
-def test_what_is_being_built_stays(tmp_path: Path) -> None:
+def test_what_is_being_built_stays(tmp_path):
     old, new = _file(tmp_path, "a.corpus", 10, used=1), _file(tmp_path, "b.corpus", 10, used=2)
     kept = _file(tmp_path, "c.corpus", 10, used=3)
     with hold_lock(tmp_path / ".a.corpus.lock"):
@@ -78,7 +78,7 @@ def test_what_is_being_built_stays(tmp_path: Path) -> None:
     assert old.is_file() and not new.exists()
 
 
-def test_what_cannot_be_removed_stays_and_the_next_is_removed(tmp_path: Path) -> None:
+def test_what_cannot_be_removed_stays_and_the_next_is_removed(tmp_path):
     stuck = tmp_path / "a.corpus"
     stuck.mkdir()
     os.utime(stuck, ns=(1, 1))
@@ -87,12 +87,12 @@ def test_what_cannot_be_removed_stays_and_the_next_is_removed(tmp_path: Path) ->
     assert stuck.is_dir() and kept.is_file() and not old.exists()
 
 
-def test_a_folder_that_is_not_there_has_room(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_has_room(tmp_path):
     make_room(tmp_path / "none", 0, tmp_path / "none" / "a.corpus")
     assert not any(tmp_path.iterdir())
 
 
-def test_a_lock_whose_file_its_holder_removes_goes_on_excluding(tmp_path: Path) -> None:
+def test_a_lock_whose_file_its_holder_removes_goes_on_excluding(tmp_path):
     path, inside, leave = tmp_path / "lock", threading.Event(), threading.Event()
 
     def wait() -> None:
@@ -141,7 +141,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_cache_has_one_limit_and_what_is_played_stays(kind: Any, cache: Path) -> None:
+def test_the_cache_has_one_limit_and_what_is_played_stays(kind, cache):
     seed, options = KINDS[kind]
     played = kind(**{seed: 0}, **options)
     played.reset(seed=0)
@@ -159,7 +159,7 @@ def test_the_cache_has_one_limit_and_what_is_played_stays(kind: Any, cache: Path
         played.step(played.action_space.sample())
 
 
-def test_a_folder_in_use_stays_until_its_user_is_gone(tmp_path: Path) -> None:
+def test_a_folder_in_use_stays_until_its_user_is_gone(tmp_path):
     class User:
         """Somebody."""
 

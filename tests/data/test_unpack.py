@@ -73,7 +73,7 @@ def refused(archive: Path, why: str, spec: Unpack = SPEC) -> Path:
     return archive.parent / "out"
 
 
-def test_the_wanted_members_are_unpacked_and_no_other(pack: Pack, tmp_path: Path) -> None:
+def test_the_wanted_members_are_unpacked_and_no_other(pack, tmp_path):
     entries = unpack(pack(tmp_path, FILES), SPEC, tmp_path / "out", SilentProgress())
     expected = {name.removeprefix("set/"): content for name, content in list(FILES.items())[:3]}
     assert _there(tmp_path / "out") == expected
@@ -87,19 +87,19 @@ def test_the_wanted_members_are_unpacked_and_no_other(pack: Pack, tmp_path: Path
     "name",
     ["/set/a/game.txt", "set/../game.txt", "../set/a/game.txt", "set/a/../../../game.txt", "C:/a/game.txt", "set//x"],
 )
-def test_a_path_that_leads_out_is_refused(pack: Pack, tmp_path: Path, name: str) -> None:
+def test_a_path_that_leads_out_is_refused(pack, tmp_path, name):
     assert not refused(pack(tmp_path, {**FILES, name: b"evil"}), "not one below a folder").exists()
 
 
 @pytest.mark.parametrize("name", ["set\\a\\game.txt", "set/a/game.txt\0.png"])
-def test_a_path_that_means_another_one_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_path_that_means_another_one_elsewhere_is_refused(tmp_path, name):
     archive = _zip(tmp_path, {**FILES, "set/a/" + "?" * (len(name) - 6): b"evil"})
     archive.write_bytes(archive.read_bytes().replace(b"set/a/" + b"?" * (len(name) - 6), name.encode()))
     refused(archive, "not one below a folder")
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE])
-def test_a_link_or_device_in_a_tar_is_refused_where_it_is_wanted(tmp_path: Path, kind: bytes) -> None:
+def test_a_link_or_device_in_a_tar_is_refused_where_it_is_wanted(tmp_path, kind):
     for name in ("set/z/game.txt", "set/z/elsewhere"):
         with tarfile.open(tmp_path / "set.tar", "w") as packed:
             info = tarfile.TarInfo(name)
@@ -111,7 +111,7 @@ def test_a_link_or_device_in_a_tar_is_refused_where_it_is_wanted(tmp_path: Path,
     assert list(unpack(tmp_path / "set.tar", SPEC, tmp_path / "other", SilentProgress())) == ["a/game.txt"]
 
 
-def test_a_link_in_a_zip_is_refused(tmp_path: Path) -> None:
+def test_a_link_in_a_zip_is_refused(tmp_path):
     with zipfile.ZipFile(tmp_path / "set.zip", "w") as packed:
         info = zipfile.ZipInfo("set/a/game.txt")
         info.external_attr = (stat.S_IFLNK | 0o777) << 16
@@ -119,21 +119,21 @@ def test_a_link_in_a_zip_is_refused(tmp_path: Path) -> None:
     refused(tmp_path / "set.zip", "link or a device")
 
 
-def test_what_is_there_twice_too_large_or_not_wanted_at_all_is_refused(pack: Pack, tmp_path: Path) -> None:
+def test_what_is_there_twice_too_large_or_not_wanted_at_all_is_refused(pack, tmp_path):
     large = pack(tmp_path, {**FILES, "set/z/game.txt": bytes(100_000)})
     assert not refused(large, r"unpacks to 98\.0 KiB; at most 9\.8 KiB").exists(), "before anything is written"
     refused(pack(tmp_path, FILES), "in it twice", replace(SPEC, strip=2))
     refused(pack(tmp_path, {"readme": b""}), r"has no member like set/\*/game\.txt")
 
 
-def test_an_archive_that_lies_about_its_size_is_cut(tmp_path: Path) -> None:
+def test_an_archive_that_lies_about_its_size_is_cut(tmp_path):
     archive = _zip(tmp_path, {"set/z/game.txt": bytes(1_000_000)})
     size = (1_000_000).to_bytes(4, "little")
     archive.write_bytes(archive.read_bytes().replace(size, (9).to_bytes(4, "little")))
     assert sum(map(len, _there(refused(archive, r"set\.zip")).values())) <= 9
 
 
-def test_an_encrypted_archive_is_named(tmp_path: Path) -> None:
+def test_an_encrypted_archive_is_named(tmp_path):
     archive = _zip(tmp_path, {"set/a/game.txt": b"secret"})
     content = bytearray(archive.read_bytes())
     for signature, flags in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
@@ -144,9 +144,7 @@ def test_an_encrypted_archive_is_named(tmp_path: Path) -> None:
 
 
 @given(st.data())
-def test_a_damaged_archive_is_an_error_or_does_no_harm(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
+def test_a_damaged_archive_is_an_error_or_does_no_harm(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("damaged")
     archive = PACKS[data.draw(st.sampled_from(sorted(PACKS)))](folder, FILES)
     content = bytearray(archive.read_bytes())
@@ -169,7 +167,7 @@ def test_a_damaged_archive_is_an_error_or_does_no_harm(
 
 
 @pytest.mark.parametrize("place", ["first", "last"])
-def test_a_name_that_is_damaged_is_damage(tmp_path: Path, place: str) -> None:
+def test_a_name_that_is_damaged_is_damage(tmp_path, place):
     archive = tmp_path / "set.zip"
     with zipfile.ZipFile(archive, "w") as packed:
         packed.writestr("a/\u00e9", "text")

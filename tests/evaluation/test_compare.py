@@ -1,17 +1,13 @@
 """Comparisons of policies, the figure, and the number of tasks that a difference needs."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
 import struct
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-from console import Console
 from scipy.stats import binomtest
 from synthetic_results import draw, lost, write
 
@@ -28,7 +24,7 @@ from envsuite.evaluation.statistics import (
 from envsuite.evaluation.statistics.paired import paired_bootstrap_bounds
 
 
-def test_single_episodes_are_compared_by_mcnemars_test() -> None:
+def test_single_episodes_are_compared_by_mcnemars_test():
     first, second = draw("a", 0.3, seeds=1, rng=1), draw("b", 0.7, seeds=1, rng=2)
     (found,) = compare(groups_of([first, second]))
     pairs = [(a.success, b.success) for a, b in zip(first, second, strict=True)]
@@ -40,7 +36,7 @@ def test_single_episodes_are_compared_by_mcnemars_test() -> None:
     assert (found.first, found.second, found.tasks, found.alone, found.complete) == ("a", "b", 30, 0, True)
 
 
-def test_repeated_episodes_are_compared_by_the_means_of_tasks() -> None:
+def test_repeated_episodes_are_compared_by_the_means_of_tasks():
     first, second = draw("a", 0.3, seeds=3, graded=True), draw("b", 0.7, seeds=5, graded=True, rng=1)
     (found,) = compare(groups_of([first, second]))
     means = [
@@ -53,7 +49,7 @@ def test_repeated_episodes_are_compared_by_the_means_of_tasks() -> None:
     )
 
 
-def test_p_values_are_corrected_for_all_comparisons_and_a_baseline_makes_fewer() -> None:
+def test_p_values_are_corrected_for_all_comparisons_and_a_baseline_makes_fewer():
     groups = groups_of([draw(name, rate, rng=i) for i, (name, rate) in enumerate([("a", 0.3), ("b", 0.5), ("c", 0.8)])])
     every = compare(groups)
     assert [(one.first, one.second) for one in every] == [("a", "b"), ("a", "c"), ("b", "c")]
@@ -78,12 +74,12 @@ def test_p_values_are_corrected_for_all_comparisons_and_a_baseline_makes_fewer()
         ({"budget": 15, "panel": "cd" * 32}, r"panel .* and .*, budget"),
     ],
 )
-def test_results_of_different_protocols_are_refused_by_what_differs(change: dict[str, object], words: str) -> None:
+def test_results_of_different_protocols_are_refused_by_what_differs(change, words):
     with pytest.raises(UsageError, match=f"a and b cannot be compared on TextCraft-v0, test: they differ in {words}"):
         compare(groups_of([draw("a"), draw("b", **change)]))  # type: ignore[arg-type]
 
 
-def test_where_nothing_finished_or_nothing_is_common_there_is_no_comparison() -> None:
+def test_where_nothing_finished_or_nothing_is_common_there_is_no_comparison():
     with pytest.raises(DataError, match=r"b finished no episode .* 90 of them by: HTTP 401. Play them again"):
         compare(groups_of([draw("a"), lost(draw("b"), "HTTP 401")]))
     with pytest.raises(DataError, match="no two policies played the same split; there are a on TextCraft-v0, test"):
@@ -92,14 +88,12 @@ def test_where_nothing_finished_or_nothing_is_common_there_is_no_comparison() ->
         compare(groups_of([draw("a")[:10], draw("b")[10:20]]))
 
 
-def test_tasks_that_one_policy_alone_finished_are_left_out_and_said() -> None:
+def test_tasks_that_one_policy_alone_finished_are_left_out_and_said():
     (found,) = compare(groups_of([draw("a", seeds=1), draw("b", seeds=1)[:20]]))
     assert (found.tasks, found.alone, found.complete) == (20, 10, False)
 
 
-def test_the_command_writes_every_format_and_a_plot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, console: Console
-) -> None:
+def test_the_command_writes_every_format_and_a_plot(tmp_path, monkeypatch, console):
     folder = write(tmp_path / "r", {"a": draw("a|b", 0.3), "b": draw("b", 0.7, rng=1), "c": draw("c$\n", broken=0.2)})
     compare, image = f"eval compare {folder}", tmp_path / "figure.png"
     text, _ = console(f"{compare} --baseline b --plot {image}")
@@ -121,11 +115,11 @@ def test_the_command_writes_every_format_and_a_plot(
     ("value", "text"),
     [(1.0, "1.00"), (0.104, "0.10"), (0.0499, "0.050"), (0.0123, "0.012"), (0.00123, "0.0012"), (1e-9, "< 0.0001")],
 )
-def test_p_values_are_written_with_two_digits(value: float, text: str) -> None:
+def test_p_values_are_written_with_two_digits(value, text):
     assert probability(value) == text
 
 
-def test_more_seeds_help_less_where_episodes_of_a_task_are_alike() -> None:
+def test_more_seeds_help_less_where_episodes_of_a_task_are_alike():
     alone = tasks_needed(0.6, 0.05)
     assert alone == tasks_needed(0.6, 0.05, 5, Correlations(1.0))
     assert tasks_needed(0.6, 0.05, 5) == pytest.approx(alone / 5, abs=1)
@@ -134,7 +128,7 @@ def test_more_seeds_help_less_where_episodes_of_a_task_are_alike() -> None:
     assert tasks_needed(0.6, 0.05, 5, Correlations(0.5, 0.4), paired=True) < some / 2
 
 
-def test_the_difference_that_tasks_show_needs_as_many_tasks() -> None:
+def test_the_difference_that_tasks_show_needs_as_many_tasks():
     rng = np.random.default_rng(0)
     for _ in range(100):
         rate, tasks, seeds = rng.uniform(0.05, 0.7), int(rng.integers(50, 2000)), int(rng.integers(1, 6))
@@ -149,7 +143,7 @@ def test_the_difference_that_tasks_show_needs_as_many_tasks() -> None:
 
 
 @pytest.mark.parametrize("within", [0.1, 0.5, 0.8])
-def test_the_correlation_within_tasks_is_estimated_from_results(within: float) -> None:
+def test_the_correlation_within_tasks_is_estimated_from_results(within):
     results = draw(tasks=3000, seeds=4, correlation=within)
     tasks: dict[str, list[bool]] = {}
     for one in results:
@@ -161,7 +155,7 @@ def test_the_correlation_within_tasks_is_estimated_from_results(within: float) -
     assert estimate_correlations([(1, 1), (0, 1)]) is None
 
 
-def test_power_speaks_in_tasks_seeds_and_points(tmp_path: Path, console: Console) -> None:
+def test_power_speaks_in_tasks_seeds_and_points(tmp_path, console):
     text, _ = console("eval power --difference 0.05 --rate 0.6")
     assert ["1", "seed", f"{tasks_needed(0.6, 0.05):,}", "tasks"] in [line.split()[:4] for line in text.split("\n")]
     assert "assumed; --from PATH estimates it" in text
@@ -187,5 +181,5 @@ def test_power_speaks_in_tasks_seeds_and_points(tmp_path: Path, console: Console
         ("--tasks 1 --rate 0.5", "needs 2"),
     ],
 )
-def test_power_says_what_is_out_of_range(options: str, words: str, console: Console) -> None:
+def test_power_says_what_is_out_of_range(options, words, console):
     assert words in console(f"eval power {options}", 2)[1]

@@ -37,12 +37,12 @@ PLAIN = ("TextCraft-v0", "--policy", "random", "--policy", "lexical", "--sample"
 
 
 @pytest.mark.slow
-def test_the_number_of_workers_changes_neither_tasks_nor_results(tmp_path: Path) -> None:
+def test_the_number_of_workers_changes_neither_tasks_nor_results(tmp_path):
     found = [measured(tmp_path / str(workers), *PLAIN, "--workers", workers) for workers in (0, 1, 3)]
     assert found[0] == found[1] == found[2] and len(found[0]) == 20
 
 
-def test_the_order_of_play_changes_no_result(tmp_path: Path) -> None:
+def test_the_order_of_play_changes_no_result(tmp_path):
     """One seed after the other, or more of them later: the same episodes, but for how many were asked for."""
     at_once = measured(tmp_path / "at-once", *PLAIN, "--workers", 0)
     measured(tmp_path / "later", *PLAIN[:-1], 1, "--workers", 0)
@@ -50,7 +50,7 @@ def test_the_order_of_play_changes_no_result(tmp_path: Path) -> None:
     assert {key: replace(result, seeds=2) for key, result in later.items()} == at_once
 
 
-def test_seeds_differ_in_sampled_actions_and_not_in_the_panel(tmp_path: Path) -> None:
+def test_seeds_differ_in_sampled_actions_and_not_in_the_panel(tmp_path):
     found = measured(tmp_path, *PLAIN, "--workers", 0)
     drawn, players = (
         [[r for (name, _, number), r in found.items() if (name, number) == (policy, seed)] for seed in (0, 1)]
@@ -62,7 +62,7 @@ def test_seeds_differ_in_sampled_actions_and_not_in_the_panel(tmp_path: Path) ->
     assert len({r.conditions.panel for r in found.values()}) == 1
 
 
-def test_the_panel_is_a_function_of_the_split_alone() -> None:
+def test_the_panel_is_a_function_of_the_split_alone():
     """Not of a seed, nor of who makes the environment: WebShop's goals were shuffled by each worker's."""
     hashes = set()
     for seed in (None, 1, 2):
@@ -74,7 +74,7 @@ def test_the_panel_is_a_function_of_the_split_alone() -> None:
 
 
 @given(st.lists(st.text(max_size=5), unique=True, max_size=20), st.integers(0, 20), st.randoms())
-def test_a_sample_is_a_function_of_the_ids_and_part_of_a_larger_one(ids: list[str], count: int, random: Any) -> None:
+def test_a_sample_is_a_function_of_the_ids_and_part_of_a_larger_one(ids, count, random):
     count = min(count, len(ids))
     chosen, shuffled = sample_of(ids, count), random.sample(ids, len(ids))
     assert set(chosen) == set(sample_of(shuffled, count)) and chosen == [task for task in ids if task in chosen]
@@ -84,7 +84,7 @@ def test_a_sample_is_a_function_of_the_ids_and_part_of_a_larger_one(ids: list[st
         assert all(hashlib.sha256(task.encode()).digest() > limit for task in set(ids) - set(chosen))
 
 
-def test_a_rate_is_weighted_by_episode_however_they_are_batched() -> None:
+def test_a_rate_is_weighted_by_episode_however_they_are_batched():
     # 28.8 % of 500 episodes. One batch of 436 has 80 of them, eight batches of 8 have all but 0 to 1: the mean of the
     # batches' means is 89 %, where that of the episodes is 28.8 %.
     results = draw(tasks=500, seeds=1)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from console import Console
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -58,9 +57,9 @@ def some_episode(env: ToolEnv, task_id: str | None = None, seed: int = 0, wild: 
 @settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(place=st.integers(0, 10**6), seed=st.integers(0, 2**31), wild=st.integers(0, 6), form=st.sampled_from(FORMS))
 def test_what_is_exported_and_read_again_plays_as_it_did(
-    env_id: str, place: int, seed: int, wild: int, form: Any, worlds: Worlds,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:  # fmt: skip
+    env_id, place, seed, wild, form, worlds,
+    tmp_path_factory
+):  # fmt: skip
     env, other = worlds[env_id]
     ids = env.tasks.ids("train")
     shown = some_episode(env, ids[place % len(ids)], seed, wild)
@@ -86,7 +85,7 @@ def test_what_is_exported_and_read_again_plays_as_it_did(
 
 
 @pytest.mark.parametrize("env_id", IDS)
-def test_the_expert_s_demonstrations_solve_their_tasks(env_id: str, tmp_path: Path, console: Console) -> None:
+def test_the_expert_s_demonstrations_solve_their_tasks(env_id, tmp_path, console):
     path = tmp_path / "some.jsonl"
     few = " ".join(f"--option={name}={value}" for name, value in FEW.get(env_id, {}).items())
     console(f"export demos {env_id} --n 3 --seed 7 --out {path} {few}")
@@ -97,7 +96,7 @@ def test_the_expert_s_demonstrations_solve_their_tasks(env_id: str, tmp_path: Pa
     assert found[0].manifest in card and "3, of which 3 solved their task" in card
 
 
-def test_a_replay_that_differs_is_said_with_its_step(worlds: Worlds) -> None:
+def test_a_replay_that_differs_is_said_with_its_step(worlds):
     env, other = worlds["TextCraft-v0"]
     shown = some_episode(env)
     wrong = replace(shown.steps[1], observation={**shown.steps[1].observation, "text": "Nothing."})
@@ -109,7 +108,7 @@ def test_a_replay_that_differs_is_said_with_its_step(worlds: Worlds) -> None:
         replay(other, replace(shown, steps=(*shown.steps, shown.steps[0])))
 
 
-def test_calls_that_are_no_json_are_kept_as_what_the_environment_said(worlds: Worlds) -> None:
+def test_calls_that_are_no_json_are_kept_as_what_the_environment_said(worlds):
     env, other = worlds["TextCraft-v0"]
     first, _ = env.reset(options={"task_id": env.tasks.ids("train")[0]})
     step, info = take_step(env, (ToolCall("env_step", {"command": "get \ud800"}),))
@@ -118,7 +117,7 @@ def test_calls_that_are_no_json_are_kept_as_what_the_environment_said(worlds: Wo
     assert messages_of(shown)[0][-1]["role"] == "user"  # no action, no message
 
 
-def test_thoughts_are_said_before_the_calls(worlds: Worlds) -> None:
+def test_thoughts_are_said_before_the_calls(worlds):
     env, _ = worlds["WebShop-v0"]
     shown = some_episode(env)
     thinking = replace(shown, steps=tuple(replace(step, thought=f"It is {n}.") for n, step in enumerate(shown.steps)))
@@ -130,7 +129,7 @@ def test_thoughts_are_said_before_the_calls(worlds: Worlds) -> None:
     assert "<think>" not in messages_of(shown, "tags")[0][0]["content"]
 
 
-def test_images_are_refused() -> None:
+def test_images_are_refused():
     env = make("Sokoban-v0", observation="both")
     with pytest.raises(UsageError, match="shows images"):
         some_episode(env)
@@ -152,7 +151,7 @@ collecting.collect(collecting.CollectionOrder("TextCraft-v0", 40), Path(sys.argv
 """
 
 
-def test_an_interrupted_collection_goes_on_where_it_stopped(tmp_path: Path) -> None:
+def test_an_interrupted_collection_goes_on_where_it_stopped(tmp_path):
     whole, cut = tmp_path / "whole.jsonl", tmp_path / "cut.jsonl"
     collect(CollectionOrder("TextCraft-v0", 40), whole)
     assert subprocess.run([sys.executable, "-c", KILLED, str(cut)]).returncode == -signal.SIGKILL
@@ -164,7 +163,7 @@ def test_an_interrupted_collection_goes_on_where_it_stopped(tmp_path: Path) -> N
     assert found.resumed == 5 and cut.read_bytes() == whole.read_bytes() and not partial.exists()
 
 
-def test_no_file_of_somebody_is_written_over(tmp_path: Path, console: Console) -> None:
+def test_no_file_of_somebody_is_written_over(tmp_path, console):
     """The data card would be: notes of that name."""
     notes, out = tmp_path / "x.md", tmp_path / "x.jsonl"
     notes.write_text("mine")
@@ -178,7 +177,7 @@ def test_no_file_of_somebody_is_written_over(tmp_path: Path, console: Console) -
     assert "exists" in console(f"export demos {out} --form tags --out {out}", 2)[1] and out.read_bytes() == content
 
 
-def test_two_that_add_to_a_file_at_once_lose_nothing(tmp_path: Path, worlds: Worlds) -> None:
+def test_two_that_add_to_a_file_at_once_lose_nothing(tmp_path, worlds):
     env = worlds["TextCraft-v0"][0]
     shown = [some_episode(env, task_id) for task_id in env.tasks.ids("train")[:12]]
     with ThreadPoolExecutor(4) as pool:
@@ -186,7 +185,7 @@ def test_two_that_add_to_a_file_at_once_lose_nothing(tmp_path: Path, worlds: Wor
     assert {one.task_id for one in read_demonstrations(tmp_path / "x.jsonl")} == {one.task_id for one in shown}
 
 
-def test_another_order_does_not_continue_a_collection(tmp_path: Path) -> None:
+def test_another_order_does_not_continue_a_collection(tmp_path):
     path = tmp_path / "some.jsonl"
     with pytest.raises(UsageError, match="all 24 tasks are played, and 14 of 20 demonstrations are there"):
         collect(CollectionOrder("Sokoban-v0", 20, env_options=LONG), path)
@@ -217,16 +216,14 @@ LONG = {"source": "generated", "levels": 30, "boxes": 3, "width": 7, "height": 7
         ("nothing.jsonl", "nothing.jsonl: cannot be read"),
     ],
 )
-def test_bad_input_is_one_message(words: str, said: str, tmp_path: Path, console: Console) -> None:
+def test_bad_input_is_one_message(words, said, tmp_path, console):
     _, error = console(f"export demos {words} --out {tmp_path}/x.jsonl", 2)
     assert said in error and "Traceback" not in error and not (tmp_path / "x.jsonl").exists()
 
 
 @settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_a_damaged_file_is_a_data_error(
-    data: st.DataObject, worlds: Worlds, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_damaged_file_is_a_data_error(data, worlds, tmp_path_factory):
     env, _ = worlds["TextCraft-v0"]
     row = json.loads(line_of(some_episode(env)))
     episode = json.loads(row["episode"])
@@ -246,7 +243,7 @@ def test_a_damaged_file_is_a_data_error(
         line_of(read)
 
 
-def test_a_file_is_converted(tmp_path: Path, console: Console) -> None:
+def test_a_file_is_converted(tmp_path, console):
     path, tagged, folder = tmp_path / "a.jsonl", tmp_path / "b.jsonl", tmp_path / "atif"
     collect(CollectionOrder("PythonMath-v0", 2), path)
     console(f"export demos {path} --form tags --out {tagged}")

@@ -1,12 +1,8 @@
 """Trajectories in ATIF, read by models of the format that others have written."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
-from console import Console
 from test_demonstrations import FEW, IDS
 
 from envsuite.evaluation.demonstrations.file import read_demonstrations
@@ -15,7 +11,7 @@ atif = pytest.importorskip("atif", reason="needs atif: pip install atif")
 
 
 @pytest.mark.parametrize("env_id", IDS)
-def test_trajectories_are_valid_and_have_every_action_and_reward(env_id: str, tmp_path: Path, console: Console) -> None:
+def test_trajectories_are_valid_and_have_every_action_and_reward(env_id, tmp_path, console):
     path, folder = tmp_path / "a.jsonl", tmp_path / "atif"
     few = " ".join(f"--option={name}={value}" for name, value in FEW.get(env_id, {}).items())
     console(f"export demos {env_id} --n 2 --out {path} {few}")

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-from console import Console
 from test_demonstrations import some_episode
 
 from envsuite.core import DataError, UnparsedAction
@@ -23,7 +21,7 @@ from trainers.steps.parquet import write_episodes
 FEW = {"source": "generated", "goals": 60, "max_distractors": 0}
 
 
-def test_a_file_is_read_as_a_folder_of_episodes_is(tmp_path: Path) -> None:
+def test_a_file_is_read_as_a_folder_of_episodes_is(tmp_path):
     path = tmp_path / "some.jsonl"
     env = make("TextCraft-v0")
     shown = [some_episode(env, task, 0, wild) for task, wild in zip(env.tasks.ids("train"), (0, 4, 4), strict=False)]
@@ -60,7 +58,7 @@ def recorded(shown: Demonstration, number: int) -> Episode:
     )  # fmt: skip
 
 
-def test_episodes_of_a_run_become_the_demonstrations_that_they_are(tmp_path: Path, console: Console) -> None:
+def test_episodes_of_a_run_become_the_demonstrations_that_they_are(tmp_path, console):
     env, out = make("TextCraft-v0", **FEW), tmp_path / "out.jsonl"
     shown = [some_episode(env, task, 1, wild) for task, wild in zip(env.tasks.ids("train"), (0, 5), strict=False)]
     lost = replace(some_episode(env, env.tasks.ids("train")[2], 0, 0), success=False)

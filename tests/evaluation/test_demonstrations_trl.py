@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from envsuite.cli import main
 from envsuite.prompting.shipped import read_template
@@ -36,7 +36,7 @@ def loaded(path: Path, cache: Path) -> Any:
 
 @pytest.mark.parametrize("form", ["native", "tags"])
 @pytest.mark.parametrize("env_id", ["TextCraft-v0", "PythonMath-v0", "WebShop-v0"])
-def test_datasets_loads_what_was_written(env_id: str, form: str, tmp_path: Path) -> None:
+def test_datasets_loads_what_was_written(env_id, form, tmp_path):
     path = written(tmp_path, env_id, "--form", form)
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     assert len(rows) == 4
@@ -53,9 +53,7 @@ def _without_none(message: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("only_assistant", [False, True])
 @pytest.mark.parametrize(("env_id", "form"), [("PythonMath-v0", "native"), ("WebShop-v0", "native"),
                                               ("TextCraft-v0", "tags")])  # fmt: skip
-def test_sft_takes_a_set_and_trains(
-    env_id: str, form: str, only_assistant: bool, smol: PreTrainedTokenizerBase, tmp_path: Path
-) -> None:
+def test_sft_takes_a_set_and_trains(env_id, form, only_assistant, smol, tmp_path):
     trl = pytest.importorskip("trl", reason="needs trl: pip install 'envsuite[examples]'")
     path = written(tmp_path, env_id, "--form", form)
     template = smol.chat_template

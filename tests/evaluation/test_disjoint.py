@@ -88,14 +88,14 @@ def played(env_id: str, source: Path, **arguments: Any) -> tuple[ToolEnv, dict[s
     return env, {split: panel_of(env, split) for split in env.tasks.splits}
 
 
-def test_every_environment_says_what_no_two_splits_share() -> None:
+def test_every_environment_says_what_no_two_splits_share():
     assert [*CONTENT.keys() ^ set(IDS)] == [], "enter what its identity() tells apart into CONTENT"
 
 
 @pytest.mark.parametrize(
     ("env_id", "what"), [(env_id, what) for env_id, content in CONTENT.items() for what in content]
 )
-def test_no_content_is_in_two_built_in_splits(env_id: str, what: str) -> None:
+def test_no_content_is_in_two_built_in_splits(env_id, what):
     assert shared_by(builtin(env_id), CONTENT[env_id][what]) == {}
 
 
@@ -118,19 +118,19 @@ def scene(task: PanelTask) -> str:
     return task_and_scene(task).rpartition("-")[2]
 
 
-def test_no_built_in_game_starts_like_one_of_training() -> None:
+def test_no_built_in_game_starts_like_one_of_training():
     env = gymnasium.make("ALFWorld-v0", disable_env_checker=True, source="builtin", split=None).unwrapped
     assert shared_by(builtin("ALFWorld-v0"), contents(env.games.root.parent)) == {}  # type: ignore[attr-defined]
 
 
-def test_rooms_of_training_are_seen_or_unseen_as_the_splits_say() -> None:
+def test_rooms_of_training_are_seen_or_unseen_as_the_splits_say():
     """As in ALFRED: ``valid_seen`` has rooms of training, some with a task of training and other places of objects."""
     panels = builtin("ALFWorld-v0")
     assert shared_by(panels, scene) == {"train & valid_seen": 43}
     assert shared_by(panels, task_and_scene) == {"train & valid_seen": 8}
 
 
-def test_the_published_recipes_give_disjoint_goals(shared: Path) -> None:
+def test_the_published_recipes_give_disjoint_goals(shared):
     env, panels = played("TextCraft-v0", shared / "data" / "textcraft")
     assert all(shared_by(panels, key) == {} for key in CONTENT["TextCraft-v0"].values())
     needing = {}
@@ -144,20 +144,20 @@ def test_the_published_recipes_give_disjoint_goals(shared: Path) -> None:
     assert needing == {"official": (38, 210), "builtin": (40, 211)}, "goals of test whose parts are goals of training"
 
 
-def test_published_levels_are_disjoint_even_when_turned(shared: Path) -> None:
+def test_published_levels_are_disjoint_even_when_turned(shared):
     _, panels = played("Sokoban-v0", shared / "data" / "sokoban")
     assert [len(panels[split].tasks) for split in ("train", "validation", "test")] == [2000, 1000, 0]
     assert all(shared_by(panels, key) == {} for key in CONTENT["Sokoban-v0"].values())
 
 
-def test_published_problems_are_disjoint_and_repeat_within_training(shared: Path) -> None:
+def test_published_problems_are_disjoint_and_repeat_within_training(shared):
     _, panels = played("PythonMath-v0", shared / "data" / "mathematics")
     assert [len(panels[split].tasks) for split in ("train", "validation", "test")] == [1978, 0, 530]
     assert all(shared_by(panels, key) == {} for key in CONTENT["PythonMath-v0"].values())
     assert len({words(task) for task in panels["train"].tasks}) == 1978 - 8, "of DAPO, alike but for marks"
 
 
-def test_published_games_are_disjoint_and_share_tasks(games_root: Path) -> None:
+def test_published_games_are_disjoint_and_share_tasks(games_root):
     """Of train, 200 games are there (valid_train), so the numbers are at least these."""
     env, panels = played("ALFWorld-v0", games_root)
     assert {split: len(panel.tasks) for split, panel in panels.items()} == {"valid_seen": 140, "valid_train": 200}
@@ -169,7 +169,7 @@ def test_published_games_are_disjoint_and_share_tasks(games_root: Path) -> None:
 
 
 @pytest.mark.seconds
-def test_published_goals_of_the_small_shop_are_not_disjoint(shared: Path) -> None:
+def test_published_goals_of_the_small_shop_are_not_disjoint(shared):
     """One goal of dev is a goal of training word for word; most products are targets in both."""
     _, panels = played("WebShop-v0", shared / "data" / "webshop", goals="synthetic")
     assert {split: len(panel.tasks) for split, panel in panels.items()} == {"dev": 500, "train": 6410}

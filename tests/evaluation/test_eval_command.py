@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from console import Console
 from evaluating import answers, command, endpoint, installed, said
 from scripted_endpoint import NAME, ScriptedEndpoint, completion
 from waiting import until
@@ -67,9 +66,7 @@ def wait_for(process: subprocess.Popen[str], folder: Path, lines: int) -> None:
     until(written, 60)
 
 
-def test_an_expert_and_random_are_measured_with_five_seeds_where_something_is_drawn(
-    tmp_path: Path, console: Console
-) -> None:
+def test_an_expert_and_random_are_measured_with_five_seeds_where_something_is_drawn(tmp_path, console):
     out, err = console(f"eval run Frail-v0 --policy expert --policy random --out {tmp_path}")
     results = read_results(tmp_path)
     assert len([r for r in results if r.conditions.policy == "expert"]) == 6
@@ -84,9 +81,7 @@ def test_an_expert_and_random_are_measured_with_five_seeds_where_something_is_dr
     assert "83.3 %" in out and "envsuite eval table" in out and "6 of 6 episodes" in err
 
 
-def test_the_name_of_a_model_goes_with_players_and_what_is_named_twice_is_played_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_name_of_a_model_goes_with_players_and_what_is_named_twice_is_played_once(tmp_path, capsys):
     with ScriptedEndpoint(lambda body: completion("x")) as server:
         words = endpoint(server, "--policy", "expert", "--name", "mine", "--split", "test", "--split", "test")
         run(*words, "--workers", 0, "--steps", 2, "--seeds", 1, "--out", tmp_path)
@@ -94,7 +89,7 @@ def test_the_name_of_a_model_goes_with_players_and_what_is_named_twice_is_played
     assert capsys.readouterr().out.count("mine, direct, tags") == 1
 
 
-def test_a_second_run_plays_nothing_and_more_seeds_play_only_those(tmp_path: Path, console: Console) -> None:
+def test_a_second_run_plays_nothing_and_more_seeds_play_only_those(tmp_path, console):
     line = f"eval run Frail-v0 --workers 0 --policy random --out {tmp_path}"
     console(f"{line} --seeds 2")
     (file,) = tmp_path.glob("*.jsonl")
@@ -105,7 +100,7 @@ def test_a_second_run_plays_nothing_and_more_seeds_play_only_those(tmp_path: Pat
     assert file.read_bytes().startswith(before) and len(read_results(file)) == 18
 
 
-def test_types_make_a_panel_of_their_own_which_is_complete_with_its_tasks(tmp_path: Path, console: Console) -> None:
+def test_types_make_a_panel_of_their_own_which_is_complete_with_its_tasks(tmp_path, console):
     for types, folder in (("ant bee", "some"), ("word", "all")):
         console(f"eval run Frail-v0 --workers 0 --policy random --types {types} --out {tmp_path / folder}")
     rows = {folder: make_rows(load_groups([tmp_path / folder]))[0] for folder in ("some", "all")}
@@ -121,9 +116,7 @@ def test_types_make_a_panel_of_their_own_which_is_complete_with_its_tasks(tmp_pa
 
 
 @pytest.mark.slow
-def test_a_crash_and_a_hang_break_their_episodes_alone_and_retry_plays_these_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, console: Console
-) -> None:
+def test_a_crash_and_a_hang_break_their_episodes_alone_and_retry_plays_these_alone(tmp_path, monkeypatch, console):
     frail = tmp_path / "frail"
     frail.touch()
     monkeypatch.setenv("FRAIL", str(frail))
@@ -146,7 +139,7 @@ def test_a_crash_and_a_hang_break_their_episodes_alone_and_retry_plays_these_alo
 
 
 @pytest.mark.parametrize("tools", ["native", "tags"])
-def test_a_model_is_asked_by_calls_and_by_text_and_counted_with_its_tokens_and_cost(tools: str, tmp_path: Path) -> None:
+def test_a_model_is_asked_by_calls_and_by_text_and_counted_with_its_tokens_and_cost(tools, tmp_path):
     prices = json.dumps({"input": 1.0, "output": 2.0})
     bodies, results = asked(answers, tmp_path, "--tools", tools, "--prices", prices)
     assert len(results) == 6 and all(r.success and (r.steps, r.parsed, r.valid, r.cut) == (1, 1, 1, 0) for r in results)
@@ -157,7 +150,7 @@ def test_a_model_is_asked_by_calls_and_by_text_and_counted_with_its_tokens_and_c
     assert conditions.sampling["temperature"] == 0 and len(conditions.prompt["system_sha256"]) == 64
 
 
-def test_react_asks_for_a_thought_and_shows_it_later(tmp_path: Path) -> None:
+def test_react_asks_for_a_thought_and_shows_it_later(tmp_path):
     answer = "<think>Hm.</think><action>yak</action>"
     (first, _, last), (result,) = asked(lambda _: completion(answer), tmp_path, "--baseline", "react", "--sample", 1)
     assert "<think>" in first["messages"][0]["content"]
@@ -167,9 +160,7 @@ def test_react_asks_for_a_thought_and_shows_it_later(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tools", ["native", "tags"])
-def test_reflexion_shows_its_notes_in_the_next_trial_and_ends_with_the_first_success(
-    tools: str, tmp_path: Path
-) -> None:
+def test_reflexion_shows_its_notes_in_the_next_trial_and_ends_with_the_first_success(tools, tmp_path):
     """The model fails until its own note tells it the word."""
 
     def script(body: dict[str, Any]) -> Any:
@@ -187,7 +178,7 @@ def test_reflexion_shows_its_notes_in_the_next_trial_and_ends_with_the_first_suc
     assert result.valid == result.parsed == (1 if tools == "native" else 4)
 
 
-def test_few_shot_shows_the_experts_episodes_of_training_tasks_alone(tmp_path: Path) -> None:
+def test_few_shot_shows_the_experts_episodes_of_training_tasks_alone(tmp_path):
     (first, *_), results = asked(answers, tmp_path, "--baseline", "few-shot:3", "--steps", 1)
     system = first["messages"][0]["content"]
     assert system.count("Example ") == 3 and "<action>" in system.split("Example 1")[1]
@@ -205,15 +196,13 @@ def test_few_shot_shows_the_experts_episodes_of_training_tasks_alone(tmp_path: P
     ],
     ids=["429", "500", "cut connection", "cut answer"],
 )
-def test_a_fault_that_passes_changes_no_result(fault: Any, tmp_path: Path) -> None:
+def test_a_fault_that_passes_changes_no_result(fault, tmp_path):
     faults = [fault]
     bodies, results = asked(lambda body: faults.pop() if faults else answers(body), tmp_path, "--concurrency", 1)
     assert len(bodies) == 7 and all(result.success for result in results)
 
 
-def test_an_endpoint_that_is_gone_leaves_episodes_out_and_the_same_command_goes_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_endpoint_that_is_gone_leaves_episodes_out_and_the_same_command_goes_on(tmp_path, capsys):
     there = [True]
 
     def script(body: dict[str, Any]) -> Any:
@@ -231,16 +220,14 @@ def test_an_endpoint_that_is_gone_leaves_episodes_out_and_the_same_command_goes_
     assert [result.success for result in played(tmp_path).values()] == [True] * 6
 
 
-def test_a_spent_budget_stops_and_what_is_left_is_missing_not_failed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_spent_budget_stops_and_what_is_left_is_missing_not_failed(tmp_path, capsys):
     spent, results = asked(answers, tmp_path, "--concurrency", 1, "--budget", 30, status=3)
     assert len(results) == 2 and "the budget of 30 tokens is spent (30; --budget)" in capsys.readouterr().err
     more, results = asked(answers, tmp_path, "--concurrency", 1)
     assert len(results) == 6 and len(spent) + len(more) == 6
 
 
-def test_a_request_that_is_refused_among_others_breaks_its_episode(tmp_path: Path) -> None:
+def test_a_request_that_is_refused_among_others_breaks_its_episode(tmp_path):
     def script(body: dict[str, Any]) -> Any:
         return (400, {"error": {"message": "unsafe"}}, {}) if "Say dog" in str(body["messages"]) else answers(body)
 
@@ -267,15 +254,13 @@ CALLS = (("say", "{command: ant}"), ("shout", "{}"), ("say", '{"command": "ant"}
     ],
     ids=["calls that are no JSON and unknown tools", "cut and without counts", "longer than the context"],
 )
-def test_what_a_model_answers_is_counted(
-    replies: list[Any], words: str, fields: str, counted: tuple[object, ...], tmp_path: Path
-) -> None:
+def test_what_a_model_answers_is_counted(replies, words, fields, counted, tmp_path):
     left = [*replies]
     _, (result,) = asked(lambda _: left.pop(0), tmp_path, "--types", "ant", *words.split())
     assert tuple(getattr(result, name) for name in fields.split()) == counted and result.broken is None
 
 
-def test_no_episode_finished_is_said_with_the_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_episode_finished_is_said_with_the_reason(tmp_path, capsys):
     _, results = asked(lambda _: completion("x", model="another-7b"), tmp_path, status=3)
     err = capsys.readouterr().err
     assert "no episode finished: " in err and "'another-7b' answered, and 'scripted' was asked" in err
@@ -311,20 +296,18 @@ MODEL = "Frail-v0 --policy endpoint --model m --url"
         (f"{MODEL} http://h/v1 --memory 'compact(9)'", "compact"),
     ],
 )
-def test_settings_that_cannot_work_are_refused(words: str, told: str, tmp_path: Path, console: Console) -> None:
+def test_settings_that_cannot_work_are_refused(words, told, tmp_path, console):
     out = "" if words.startswith("retry") else f"--out {tmp_path}/out"
     assert told in console(f"eval run {words} {out}", 2)[1] and not (tmp_path / "out").exists()
 
 
-def test_a_folder_of_other_conditions_is_refused_by_what_differs(tmp_path: Path, console: Console) -> None:
+def test_a_folder_of_other_conditions_is_refused_by_what_differs(tmp_path, console):
     line = f"eval run Frail-v0 --policy expert --out {tmp_path}"
     console(line)
     assert "budget 3 where now it is 2; name another folder" in console(f"{line} --steps 2", 2)[1]
 
 
-def test_the_key_is_in_no_file_and_no_message(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_key_is_in_no_file_and_no_message(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("EVAL_KEY", "sk-secret-9")
     with ScriptedEndpoint(answers) as server:
         run(*endpoint(server, "--key-variable", "EVAL_KEY", "--out", tmp_path))
@@ -333,7 +316,7 @@ def test_the_key_is_in_no_file_and_no_message(
     assert b"EVAL_KEY" in written and b"sk-secret-9" not in written and "sk-secret" not in "".join(capsys.readouterr())
 
 
-def test_settings_that_are_damaged_are_named(tmp_path: Path) -> None:
+def test_settings_that_are_damaged_are_named(tmp_path):
     file = tmp_path / "x.json"
     for content in (b"{}", b"[]", b"{", b'{"env_id": 1}'):
         file.write_bytes(content)
@@ -347,9 +330,7 @@ def test_settings_that_are_damaged_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_evaluation_goes_on_where_it_stopped_and_ends_with_the_same_results(
-    tmp_path: Path, packages: Path
-) -> None:
+def test_a_killed_evaluation_goes_on_where_it_stopped_and_ends_with_the_same_results(tmp_path, packages):
     def script(body: dict[str, Any]) -> Any:
         time.sleep(0.05)
         return answers(body)
@@ -370,7 +351,7 @@ def test_a_killed_evaluation_goes_on_where_it_stopped_and_ends_with_the_same_res
 
 
 @pytest.mark.slow
-def test_ctrl_c_leaves_what_was_played(tmp_path: Path, packages: Path) -> None:
+def test_ctrl_c_leaves_what_was_played(tmp_path, packages):
     def script(body: dict[str, Any]) -> Any:
         time.sleep(0.1)
         return answers(body)
@@ -384,7 +365,7 @@ def test_ctrl_c_leaves_what_was_played(tmp_path: Path, packages: Path) -> None:
 
 
 @pytest.mark.seconds
-def test_each_agent_of_a_team_has_its_own_dialog_and_no_trials(tmp_path: Path, console: Console) -> None:
+def test_each_agent_of_a_team_has_its_own_dialog_and_no_trials(tmp_path, console):
     turns: dict[str, list[int]] = {}
 
     def turn(body: dict[str, Any]) -> Any:

@@ -28,7 +28,7 @@ def shown(out: io.StringIO, label: str, ended: int, waits: str | None = None) ->
 
 
 @given(label=st.text("abc, -", max_size=120), columns=st.integers(80, 200), ended=st.integers(0, 9))
-def test_a_line_fits_into_the_terminal_and_keeps_its_counts(label: str, columns: int, ended: int) -> None:
+def test_a_line_fits_into_the_terminal_and_keeps_its_counts(label, columns, ended):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLUMNS", str(columns))
         line = shown(Terminal(), label, ended).rpartition("\r")[2]
@@ -37,7 +37,7 @@ def test_a_line_fits_into_the_terminal_and_keeps_its_counts(label: str, columns:
     assert label[:11].rstrip(" ,") in line and (label in line or "…" in line)
 
 
-def test_what_is_waited_for_is_said_in_what_room_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_waited_for_is_said_in_what_room_there_is(monkeypatch):
     waits = "an answer from http://127.0.0.1:8000/v1"
     monkeypatch.setenv("COLUMNS", "80")
     line = shown(Terminal(), "TextCraft-v0 test, a model", 0, waits).rpartition("\r")[2]
@@ -48,7 +48,7 @@ def test_what_is_waited_for_is_said_in_what_room_there_is(monkeypatch: pytest.Mo
     assert shown(Terminal(), "TextCraft-v0 test, a model", 2, waits).endswith(f" left, waits for {waits}")
 
 
-def test_a_file_has_whole_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_has_whole_lines(monkeypatch):
     monkeypatch.setenv("COLUMNS", "20")
     text = shown(io.StringIO(), "TextCraft-v0 test, a model", 2, "an answer")
     first, last = text.splitlines()
@@ -57,7 +57,7 @@ def test_a_file_has_whole_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     assert last.endswith(" left, waits for an answer")
 
 
-def test_a_warning_that_is_repeated_is_written_once_in_half_a_minute() -> None:
+def test_a_warning_that_is_repeated_is_written_once_in_half_a_minute():
     clock, out = [0.0], io.StringIO()
     notes = Notes(EvaluationDisplay(out), lambda: clock[0])
 

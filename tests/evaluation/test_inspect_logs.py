@@ -1,10 +1,7 @@
 """Logs of inspect_ai, read by inspect_ai itself."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 from test_results import BROKEN, CONDITIONS, result
@@ -16,7 +13,7 @@ log = pytest.importorskip("inspect_ai.log", reason="inspect_ai is not installed:
 NOW = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
 
 
-def test_inspect_reads_every_episode_and_counts_as_we_do(tmp_path: Path) -> None:
+def test_inspect_reads_every_episode_and_counts_as_we_do(tmp_path):
     model = replace(
         CONDITIONS, kind="endpoint", policy="a model, react", model="lab/a-model", sampling={"temperature": 0.4}
     )
@@ -44,13 +41,13 @@ def test_inspect_reads_every_episode_and_counts_as_we_do(tmp_path: Path) -> None
     assert by_policy["a model, react"].eval.model_generate_config.temperature == 0.4
 
 
-def test_the_same_results_are_the_same_logs(tmp_path: Path) -> None:
+def test_the_same_results_are_the_same_logs(tmp_path):
     first = write_inspect_logs([result(), result("bed")], tmp_path, NOW)
     assert write_inspect_logs([result("bed"), result()], tmp_path, NOW) == first
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="file"):
         write_inspect_logs([result()], tmp_path / "file", NOW)

@@ -16,7 +16,6 @@ from typing import Any
 import gymnasium
 import orjson
 import pytest
-from console import Console
 from hypothesis import given
 from hypothesis import strategies as st
 from walk_world import Walk
@@ -44,9 +43,7 @@ MESSAGES = r"not a panel|truncated|was changed|format|identity|not a JSON object
 
 
 @given(panel=PANELS, gzipped=st.booleans())
-def test_a_panel_is_read_as_it_was_written_and_its_hash_is_that_of_all_but_its_version(
-    panel: Panel, gzipped: bool
-) -> None:
+def test_a_panel_is_read_as_it_was_written_and_its_hash_is_that_of_all_but_its_version(panel, gzipped):
     content = to_bytes(panel)
     assert from_bytes(gzip.compress(content) if gzipped else content, "x") == panel
     assert json.loads(content)["hash"] == panel.hash and json.loads(content)["format"] == FORMAT
@@ -56,7 +53,7 @@ def test_a_panel_is_read_as_it_was_written_and_its_hash_is_that_of_all_but_its_v
 
 
 @given(panel=PANELS, place=st.integers(0), mask=st.integers(1, 255), gzipped=st.booleans())
-def test_a_changed_file_is_refused_or_says_the_same(panel: Panel, place: int, mask: int, gzipped: bool) -> None:
+def test_a_changed_file_is_refused_or_says_the_same(panel, place, mask, gzipped):
     content = bytearray(gzip.compress(to_bytes(panel), mtime=0) if gzipped else to_bytes(panel))
     content[place % len(content)] ^= mask
     try:
@@ -67,19 +64,19 @@ def test_a_changed_file_is_refused_or_says_the_same(panel: Panel, place: int, ma
 
 
 @given(content=st.binary(max_size=60) | JSON.map(lambda value: json.dumps(value).encode()))
-def test_any_other_file_is_refused_with_its_name(content: bytes) -> None:
+def test_any_other_file_is_refused_with_its_name(content):
     with pytest.raises(DataError, match="x: "):
         from_bytes(content, "x")
 
 
 @given(panel=PANELS, cut=st.floats(0, 0.999), gzipped=st.booleans())
-def test_a_cut_file_is_refused(panel: Panel, cut: float, gzipped: bool) -> None:
+def test_a_cut_file_is_refused(panel, cut, gzipped):
     content = (gzip.compress(to_bytes(panel), mtime=0) if gzipped else to_bytes(panel)).rstrip(b"\n")
     with pytest.raises(DataError, match=MESSAGES):  # without its last newline a panel is whole
         from_bytes(content[: int(len(content) * cut)], "x")
 
 
-def test_a_newer_format_and_a_missing_file_are_named(tmp_path: Path) -> None:
+def test_a_newer_format_and_a_missing_file_are_named(tmp_path):
     body = orjson.loads(to_bytes(shipped_panel("TextCraft-v0", "validation")))
     with pytest.raises(DataError, match="format 2; this version of envsuite reads 1"):
         from_bytes(orjson.dumps(body | {"format": 2}), "x")
@@ -89,9 +86,7 @@ def test_a_newer_format_and_a_missing_file_are_named(tmp_path: Path) -> None:
         write_panel(shipped_panel("TextCraft-v0", "validation"), Path("/proc/nowhere/x.json"))
 
 
-def test_the_command_compares_the_shipped_panels_or_writes_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_compares_the_shipped_panels_or_writes_them(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(files, "SHIPPED", tmp_path)
     monkeypatch.setattr(panels, "builtin", lambda: [spec for spec in builtin() if spec.id == "Sokoban-v0"])
 
@@ -107,7 +102,7 @@ def test_the_command_compares_the_shipped_panels_or_writes_them(
     assert (tmp_path / "Sokoban-v0" / "test.json.gz").is_file()
 
 
-def test_unknown_panels_and_targets_are_named() -> None:
+def test_unknown_panels_and_targets_are_named():
     with pytest.raises(UnknownName, match=r"Nearest: 'TextCraft-v0'"):
         shipped_panel("TextCraft", "test")
     with pytest.raises(UnknownTask, match=r"validation"):
@@ -126,7 +121,7 @@ GAMES = [{"game": f"json_2.1.1/{split}/task-{n}/trial_{n}/game.tw-pddl", "game_s
 GOAL = {"goals": "synthetic", "asin": "B0", "products": 1000, "order_seed": 233, "goal_index": 7}
 
 
-def test_verl_agent_gets_game_files_and_goal_indices() -> None:
+def test_verl_agent_gets_game_files_and_goal_indices():
     games = orjson.loads(export(example("ALFWorld-v0", "official", *GAMES), "verl-agent"))
     assert games["game_files"] == [game["game"] for game in GAMES]
     assert games["eval_dataset"] == "eval_in_distribution" and games["env_name"] == "alfworld/AlfredTWEnv"
@@ -138,7 +133,7 @@ def test_verl_agent_gets_game_files_and_goal_indices() -> None:
     assert large["use_small"] is False and large["human_goals"] is True
 
 
-def test_agentgym_gets_item_ids_and_the_server_s_list_of_games() -> None:
+def test_agentgym_gets_item_ids_and_the_server_s_list_of_games():
     rows = orjson.loads(export(example("ALFWorld-v0", "official", *GAMES), "agentgym"))
     for number, (row, game) in enumerate(zip(rows, GAMES, strict=True)):
         # as its server joins them, and its evaluator reads ids
@@ -163,14 +158,14 @@ def test_agentgym_gets_item_ids_and_the_server_s_list_of_games() -> None:
         (example("WebShop-v0", "official-1k", GOAL | {"products": 5}), "agentgym", "synthetic goals of the shop"),
     ],
 )  # fmt: skip
-def test_what_a_framework_cannot_play_is_refused(panel: Panel, target: str, message: str) -> None:
+def test_what_a_framework_cannot_play_is_refused(panel, target, message):
     with pytest.raises(UsageError, match=message) as refused:
         export(panel, target)
     assert "--for json" in str(refused.value)
     assert from_bytes(export(panel, "json"), "x") == panel
 
 
-def test_the_command_lists_and_shows_panels(console: Console) -> None:
+def test_the_command_lists_and_shows_panels(console):
     lines = console("envs panels list")[0].splitlines()
     assert len(lines) == 1 + sum(map(len, shipped_splits().values()))
     assert lines[0].split()[:3] == ["environment", "split", "tasks"]
@@ -183,7 +178,7 @@ def test_the_command_lists_and_shows_panels(console: Console) -> None:
         assert row[2].replace("\\n", "\n") == task.goal
 
 
-def test_a_panel_that_was_exported_is_verified(tmp_path: Path, console: Console) -> None:
+def test_a_panel_that_was_exported_is_verified(tmp_path, console):
     path = tmp_path / "part.json.gz"
     console(f"envs panels export Sokoban-v0 validation --option 'tasks=[\"boxes-1\"]' --for json --out {path}")
     panel = read_panel(path)
@@ -193,7 +188,7 @@ def test_a_panel_that_was_exported_is_verified(tmp_path: Path, console: Console)
     assert "the same panel" in console(f"envs panels verify {path} --option tasks=boxes-1")[0]
 
 
-def test_what_differs_is_named(tmp_path: Path, console: Console) -> None:
+def test_what_differs_is_named(tmp_path, console):
     panel = shipped_panel("Sokoban-v0", "validation")
     first, second, third, *rest = panel.tasks
     identity = {**first.identity, "board": "#####", "index": 7}
@@ -219,7 +214,7 @@ def test_what_differs_is_named(tmp_path: Path, console: Console) -> None:
         ("verify /nowhere/x.json", "cannot be read"),
     ],
 )
-def test_mistakes_are_answered_with_a_message(line: str, message: str, console: Console) -> None:
+def test_mistakes_are_answered_with_a_message(line, message, console):
     assert message in console(f"envs panels {line}", 2)[1]
 
 
@@ -242,7 +237,7 @@ def some_split(env_id: str) -> str:
 
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("env_id", IDS)
-def test_the_shipped_panels_are_what_the_environment_plays(env_id: str, every: bool) -> None:
+def test_the_shipped_panels_are_what_the_environment_plays(env_id, every):
     splits = [split for split in shipped_splits()[env_id] if every or split != "train"]
     computed = {panel.split: panel for panel in builtin_panels(env_id, None if every else splits)}
     assert set(computed) == set(splits), "python -m tools.panels --write"
@@ -250,7 +245,7 @@ def test_the_shipped_panels_are_what_the_environment_plays(env_id: str, every: b
 
 
 @pytest.mark.parametrize("env_id", IDS)
-def test_a_panel_disturbs_no_episode(env_id: str) -> None:
+def test_a_panel_disturbs_no_episode(env_id):
     env, other = made(env_id, split=some_split(env_id)), made(env_id, split=some_split(env_id))
     seen, _ = env.reset(seed=3)
     other.reset(seed=3)
@@ -262,7 +257,7 @@ def test_a_panel_disturbs_no_episode(env_id: str) -> None:
 
 
 @pytest.mark.parametrize("env_id", IDS)
-def test_a_filtered_panel_has_its_own_hash(env_id: str) -> None:
+def test_a_filtered_panel_has_its_own_hash(env_id):
     split = some_split(env_id)
     whole = shipped_panel(env_id, split)
     kept = [task.task_id for task in whole.tasks[:3]]
@@ -272,7 +267,7 @@ def test_a_filtered_panel_has_its_own_hash(env_id: str) -> None:
         panel_of(made(env_id, tasks=kept), "nowhere")
 
 
-def test_what_lies_beside_a_split_changes_no_panel(tmp_path: Path) -> None:
+def test_what_lies_beside_a_split_changes_no_panel(tmp_path):
     problems = {"test": [{"problem": f"What is {n} + 1?", "answer": n + 1} for n in range(5)]}
     more = problems | {"train": [{"problem": "What is 2 * 3?", "answer": 6}]}
     found = []
@@ -288,7 +283,7 @@ def test_what_lies_beside_a_split_changes_no_panel(tmp_path: Path) -> None:
     assert panel_of(changed, "test").tasks[0].identity["sha256"] != found[0].tasks[0].identity["sha256"]
 
 
-def test_another_shop_is_another_panel() -> None:
+def test_another_shop_is_another_panel():
     larger = made("WebShop-v0", products=1010)
     ids = [task.task_id for task in shipped_panel("WebShop-v0", "dev").tasks]
     kept = [task_id for task_id in ids if task_id in larger.tasks.types][:5]
@@ -298,7 +293,7 @@ def test_another_shop_is_another_panel() -> None:
     assert not {t.identity["shop"] for t in here.tasks} & {t.identity["shop"] for t in there.tasks}
 
 
-def test_how_tasks_are_shown_changes_no_panel_and_what_is_shown_does() -> None:
+def test_how_tasks_are_shown_changes_no_panel_and_what_is_shown_does():
     shown = panel_of(made("Sokoban-v0", style="coordinates", max_calls=5), "validation")
     assert shown.hash == shipped_panel("Sokoban-v0", "validation").hash
     fewer = panel_of(made("TextCraft-v0", max_distractors=5), "validation")
@@ -308,7 +303,7 @@ def test_how_tasks_are_shown_changes_no_panel_and_what_is_shown_does() -> None:
     ]
 
 
-def test_identities_name_nothing_of_this_machine() -> None:
+def test_identities_name_nothing_of_this_machine():
     home, folder = str(Path.home()), str(SHIPPED)
     for env_id in IDS:
         for split in shipped_splits()[env_id]:
@@ -318,11 +313,11 @@ def test_identities_name_nothing_of_this_machine() -> None:
                 assert json.loads(json.dumps(task.identity)) == task.identity, "plain JSON"
 
 
-def test_the_shipped_panels_are_small() -> None:
+def test_the_shipped_panels_are_small():
     assert sum(path.stat().st_size for path in SHIPPED.rglob("*.gz")) < BIGGEST
 
 
-def test_a_generated_source_says_what_it_was_drawn_from() -> None:
+def test_a_generated_source_says_what_it_was_drawn_from():
     sokoban = panel_of(made("Sokoban-v0", source="generated", level_seed=7, levels=20), "test")
     assert {task.identity["generated"] for task in sokoban.tasks} == {"6x6-2-2-30-7/test"}
     problems = panel_of(made("PythonMath-v0", source="generated", problem_seed=7, problems=20), "test")
@@ -331,7 +326,7 @@ def test_a_generated_source_says_what_it_was_drawn_from() -> None:
     assert all("data_idx" not in task.identity for task in crafting.tasks)
 
 
-def test_the_answer_to_a_problem_is_not_in_its_panel() -> None:
+def test_the_answer_to_a_problem_is_not_in_its_panel():
     env = made("PythonMath-v0")
     for task in shipped_panel("PythonMath-v0", "validation").tasks[:50]:
         problem = env.problems.problem(task.task_id)  # type: ignore[attr-defined]
@@ -339,7 +334,7 @@ def test_the_answer_to_a_problem_is_not_in_its_panel() -> None:
         assert hashlib.sha256(f"{problem.text}\n{problem.answer}".encode()).hexdigest() == task.identity["sha256"]
 
 
-def test_other_environments_have_panels_before_their_first_episode() -> None:
+def test_other_environments_have_panels_before_their_first_episode():
     env = Walk()
     panel = panel_of(env, "train")
     assert [task.goal for task in panel.tasks] == [f"Task {i}" for i in env.tasks.ids("train")]
@@ -351,13 +346,13 @@ def test_other_environments_have_panels_before_their_first_episode() -> None:
         panel_of(gymnasium.make("CartPole-v1"), "test")
 
 
-def test_a_panel_is_the_same_in_any_wrapper() -> None:
+def test_a_panel_is_the_same_in_any_wrapper():
     env = gymnasium.wrappers.TimeLimit(made("Sokoban-v0"), 3)
     assert panel_of(env, "validation") == shipped_panel("Sokoban-v0", "validation")
 
 
 @pytest.mark.parametrize("env_id", IDS)
-def test_a_panel_is_the_same_on_a_server(env_id: str, server: str) -> None:
+def test_a_panel_is_the_same_on_a_server(env_id, server):
     env, split = made(env_id, url=server), some_split(env_id)
     assert panel_of(env, split) == shipped_panel(env_id, split)
     seen, _ = env.reset(options={"task_id": env.tasks.ids(split)[0]})

@@ -33,9 +33,7 @@ BROKEN = {"success": False, "score": 0.0, "ending": "broken", "broken": "HTTP 50
 
 
 @given(cut=st.integers(1, 600))
-def test_a_file_that_was_cut_anywhere_goes_on_with_its_whole_lines(
-    tmp_path_factory: pytest.TempPathFactory, cut: int
-) -> None:
+def test_a_file_that_was_cut_anywhere_goes_on_with_its_whole_lines(tmp_path_factory, cut):
     path = tmp_path_factory.mktemp("cut") / "one.jsonl"
     lines = [result(str(i)).to_line() for i in range(3)]
     content = b"".join(lines)[:-cut]
@@ -49,7 +47,7 @@ def test_a_file_that_was_cut_anywhere_goes_on_with_its_whole_lines(
     assert path.read_bytes() == b"".join(lines)
 
 
-def test_a_line_that_is_no_result_is_named_with_its_number(tmp_path: Path) -> None:
+def test_a_line_that_is_no_result_is_named_with_its_number(tmp_path):
     path = tmp_path / "one.jsonl"
     for bad in (b"{}", b"[1]", b"nonsense", b"\xff", orjson.dumps({**orjson.loads(result().to_line()), "steps": "3"})):
         path.write_bytes(result().to_line() + bad + b"\n")
@@ -60,14 +58,14 @@ def test_a_line_that_is_no_result_is_named_with_its_number(tmp_path: Path) -> No
 
 
 @given(st.binary(max_size=200))
-def test_no_line_raises_anything_else(line: bytes) -> None:
+def test_no_line_raises_anything_else(line):
     try:
         EpisodeResult.from_line(line)
     except DataError:
         pass
 
 
-def test_the_last_line_of_an_episode_counts_and_a_broken_one_is_missing(tmp_path: Path) -> None:
+def test_the_last_line_of_an_episode_counts_and_a_broken_one_is_missing(tmp_path):
     path = tmp_path / "one.jsonl"
     with closing(ResultFile(path, CONDITIONS)) as file:
         file.add(result(**BROKEN))
@@ -77,7 +75,7 @@ def test_the_last_line_of_an_episode_counts_and_a_broken_one_is_missing(tmp_path
     assert [one.broken for one in read_results(path)] == [None]
 
 
-def test_an_episode_that_finished_counts_before_one_that_broke_whichever_file_is_read_first(tmp_path: Path) -> None:
+def test_an_episode_that_finished_counts_before_one_that_broke_whichever_file_is_read_first(tmp_path):
     """Two processes write two files; the second one plays again what broke in the first one's."""
     for first, second in (("x.jsonl", "x.1.jsonl"), ("x.1.jsonl", "x.jsonl")):
         folder = tmp_path / first
@@ -87,7 +85,7 @@ def test_an_episode_that_finished_counts_before_one_that_broke_whichever_file_is
         assert read_results(folder / first, folder / second) == [result()]
 
 
-def test_two_outcomes_of_one_episode_in_two_files_are_refused(tmp_path: Path) -> None:
+def test_two_outcomes_of_one_episode_in_two_files_are_refused(tmp_path):
     """As of two models behind one name: one would silently stand for the other."""
     for name, one in (("a", result()), ("b", result(seconds=9.0)), ("c", result(steps=4))):
         added(tmp_path / f"{name}.jsonl", one)
@@ -105,12 +103,12 @@ def test_two_outcomes_of_one_episode_in_two_files_are_refused(tmp_path: Path) ->
         ({"ending": "broken", "broken": "HTTP 500"}, "has no success"),
     ],
 )
-def test_what_is_no_result_is_refused_before_it_is_written(changes: dict[str, object], said: str) -> None:
+def test_what_is_no_result_is_refused_before_it_is_written(changes, said):
     with pytest.raises(UsageError, match=said):
         result(**changes)
 
 
-def test_a_full_disk_is_told_and_leaves_whole_lines(tmp_path: Path) -> None:
+def test_a_full_disk_is_told_and_leaves_whole_lines(tmp_path):
     path = tmp_path / "one.jsonl"
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     size = len(result("0").to_line())
@@ -124,7 +122,7 @@ def test_a_full_disk_is_told_and_leaves_whole_lines(tmp_path: Path) -> None:
     assert path.read_bytes() == result("0").to_line() + result("1").to_line()
 
 
-def test_results_of_other_conditions_are_refused_by_name(tmp_path: Path) -> None:
+def test_results_of_other_conditions_are_refused_by_name(tmp_path):
     path = tmp_path / "one.jsonl"
     with closing(ResultFile(path, CONDITIONS)) as file:
         file.add(result())
@@ -136,14 +134,14 @@ def test_results_of_other_conditions_are_refused_by_name(tmp_path: Path) -> None
         assert len(file.results) == 1
 
 
-def test_one_process_at_a_time_writes_a_file(tmp_path: Path) -> None:
+def test_one_process_at_a_time_writes_a_file(tmp_path):
     path = tmp_path / "one.jsonl"
     with closing(ResultFile(path, CONDITIONS)), pytest.raises(DataError, match="another process writes it"):
         ResultFile(path, CONDITIONS)
     ResultFile(path, CONDITIONS).close()
 
 
-def test_fields_of_newer_versions_are_left_out() -> None:
+def test_fields_of_newer_versions_are_left_out():
     body = orjson.loads(result().to_line())
     body["mood"] = 1
     body["conditions"]["weather"] = "fine"

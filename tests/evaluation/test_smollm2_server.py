@@ -56,9 +56,7 @@ def _lines(folder: Path) -> int:
     return sum(file.read_bytes().count(b"\n") for file in folder.glob("*.jsonl"))
 
 
-def test_killed_evaluation_and_killed_server_end_with_the_results_of_an_undisturbed_run(
-    server: Server, tmp_path: Path
-) -> None:
+def test_killed_evaluation_and_killed_server_end_with_the_results_of_an_undisturbed_run(server, tmp_path):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     words = [
         "PythonMath-v0", "--policy", "endpoint", "--url", server.url, "--model", server.words[4], "--name", "SmolLM2",

@@ -32,7 +32,7 @@ from envsuite.evaluation.statistics.power import variance_per_task
 CASES = 1000
 
 
-def test_wilsons_interval_is_that_of_statsmodels() -> None:
+def test_wilsons_interval_is_that_of_statsmodels():
     rng = np.random.default_rng(0)
     for n in rng.integers(1, 3000, CASES).tolist():
         successes = int(rng.integers(0, n + 1))
@@ -40,12 +40,12 @@ def test_wilsons_interval_is_that_of_statsmodels() -> None:
         assert wilson(successes, n) == pytest.approx(expected, abs=1e-12)
 
 
-def test_students_quantile_is_that_of_scipy() -> None:
+def test_students_quantile_is_that_of_scipy():
     for freedom in range(1, CASES + 1):
         assert student_t95(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=0.006 if freedom < 6 else 1e-3)
 
 
-def test_the_permutation_of_single_outcomes_is_mcnemars_exact_test() -> None:
+def test_the_permutation_of_single_outcomes_is_mcnemars_exact_test():
     rng = np.random.default_rng(2)
     for b, c in rng.integers(0, 60, (CASES, 2)).tolist():
         gaps = np.array([1.0] * b + [-1.0] * c + [0.0] * 20)
@@ -53,7 +53,7 @@ def test_the_permutation_of_single_outcomes_is_mcnemars_exact_test() -> None:
         assert paired_permutation(rng.permutation(gaps)) == pytest.approx(expected, rel=1e-9)
 
 
-def test_the_exact_permutation_of_repeated_outcomes_is_that_of_scipy() -> None:
+def test_the_exact_permutation_of_repeated_outcomes_is_that_of_scipy():
     rng = np.random.default_rng(3)
     for _ in range(150):
         tasks, seeds = int(rng.integers(2, 9)), int(rng.integers(1, 6))
@@ -82,7 +82,7 @@ def excess(gap: float, sign: int, better: int, worse: int, n: int) -> float:
 
 
 @pytest.mark.parametrize("n", [9, 50, 300])
-def test_where_few_tasks_differ_the_interval_has_the_differences_that_tangos_test_does_not_reject(n: int) -> None:
+def test_where_few_tasks_differ_the_interval_has_the_differences_that_tangos_test_does_not_reject(n):
     for better, worse in ((b, c) for b in range(10) for c in range(10 - b)):
         outcomes = np.repeat([[0, 1], [1, 0], [1, 1]], [better, worse, n - better - worse], axis=0).T
         expected = []
@@ -94,7 +94,7 @@ def test_where_few_tasks_differ_the_interval_has_the_differences_that_tangos_tes
         assert ours == pytest.approx(expected, abs=1e-6), (better, worse)
 
 
-def test_a_drawn_permutation_is_near_the_exact_one() -> None:
+def test_a_drawn_permutation_is_near_the_exact_one():
     rng = np.random.default_rng(4)
     for _ in range(20):
         gaps = rng.normal(0.15, 0.5, 14)
@@ -109,7 +109,7 @@ def plain_holm(p: list[float]) -> list[float]:
 
 
 @pytest.mark.slow
-def test_corrections_are_those_of_statsmodels_and_scipy() -> None:
+def test_corrections_are_those_of_statsmodels_and_scipy():
     rng = np.random.default_rng(5)
     for case in range(CASES):
         p = np.round(rng.random(int(rng.integers(1, 30))) ** 3, 5)
@@ -125,7 +125,7 @@ def test_corrections_are_those_of_statsmodels_and_scipy() -> None:
     assert holm([]) == [] == benjamini_hochberg([])
 
 
-def test_the_bootstrap_of_clusters_is_scipys_with_its_levels_widened() -> None:
+def test_the_bootstrap_of_clusters_is_scipys_with_its_levels_widened():
     rng = np.random.default_rng(6)
     for _ in range(8):
         tasks = int(rng.integers(20, 120))
@@ -140,7 +140,7 @@ def test_the_bootstrap_of_clusters_is_scipys_with_its_levels_widened() -> None:
         assert ours == pytest.approx(tuple(theirs.confidence_interval), abs=0.05 * width)
 
 
-def test_the_paired_bootstrap_comes_near_students_interval_where_differences_are_normal() -> None:
+def test_the_paired_bootstrap_comes_near_students_interval_where_differences_are_normal():
     rng = np.random.default_rng(7)
     for _ in range(10):
         gaps = rng.normal(0.1, 0.3, 200)
@@ -148,7 +148,7 @@ def test_the_paired_bootstrap_comes_near_students_interval_where_differences_are
         assert np.ravel(paired_bootstrap_bounds(gaps[None])) == pytest.approx((low, high), abs=0.05 * (high - low))
 
 
-def test_tasks_of_independent_policies_are_those_of_statsmodels() -> None:
+def test_tasks_of_independent_policies_are_those_of_statsmodels():
     rng = np.random.default_rng(8)
     for _ in range(CASES):
         rate, power, level = rng.uniform(0.05, 0.9), rng.uniform(0.5, 0.95), rng.uniform(0.01, 0.1)
@@ -163,7 +163,7 @@ def test_tasks_of_independent_policies_are_those_of_statsmodels() -> None:
         assert tasks_needed(rate, gap, power=power, level=level) == pytest.approx(theirs, rel=0.35, abs=6)
 
 
-def test_tasks_of_paired_policies_are_those_of_a_t_test_of_the_differences() -> None:
+def test_tasks_of_paired_policies_are_those_of_a_t_test_of_the_differences():
     rng = np.random.default_rng(9)
     for _ in range(30):
         rate, gap, seeds = rng.uniform(0.1, 0.7), rng.uniform(0.04, 0.1), int(rng.integers(1, 6))
@@ -175,7 +175,7 @@ def test_tasks_of_paired_policies_are_those_of_a_t_test_of_the_differences() -> 
         assert tasks_needed(rate, gap, seeds, correlations, paired=True) == pytest.approx(theirs, rel=0.08, abs=4)
 
 
-def test_attempts_are_the_shares_of_all_choices() -> None:
+def test_attempts_are_the_shares_of_all_choices():
     rng = np.random.default_rng(10)
     for _ in range(CASES):
         n = int(rng.integers(1, 12))
@@ -186,7 +186,7 @@ def test_attempts_are_the_shares_of_all_choices() -> None:
     assert pass_at_k([(1, 4), (4, 4)], 2) == pytest.approx((0.5 + 1) / 2)
 
 
-def test_the_deviation_over_seeds_is_that_of_numpy() -> None:
+def test_the_deviation_over_seeds_is_that_of_numpy():
     rng = np.random.default_rng(11)
     for size in rng.integers(2, 12, CASES).tolist():
         rates = rng.random(size)

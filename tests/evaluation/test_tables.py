@@ -13,10 +13,8 @@ import statistics
 import subprocess
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from console import Console
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from synthetic_results import draw, group, lost, write
@@ -34,7 +32,7 @@ from trainers.run.cli import EVALUATE, parse
 HOSTILE = "a & b_c %d $e # {f} ~^\\ | <g> \"h\" -- 'i' `j` *k* [l]\nm 模型 Łódź é"
 
 
-def test_a_row_has_the_counts_and_the_interval_by_task() -> None:
+def test_a_row_has_the_counts_and_the_interval_by_task():
     results = draw(seeds=4, broken=0.1, graded=True)
     finished = [r for r in results if r.broken is None]
     (row,) = make_rows([group(results)])
@@ -49,7 +47,7 @@ def test_a_row_has_the_counts_and_the_interval_by_task() -> None:
     assert row.metrics == {"calls": steps / len(finished)} and row.why_broken == {"HTTP 500": row.broken}
 
 
-def test_rows_by_stratum_kind_level_and_seed_add_up_to_all() -> None:
+def test_rows_by_stratum_kind_level_and_seed_add_up_to_all():
     groups = [group(draw(seeds=3))]
     for by, names in {
         "stratum": ["depth-1", "depth-2", "depth-3"],
@@ -65,7 +63,7 @@ def test_rows_by_stratum_kind_level_and_seed_add_up_to_all() -> None:
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 3, 30])
-def test_a_few_tasks_have_intervals_too(tasks: int) -> None:
+def test_a_few_tasks_have_intervals_too(tasks):
     for seeds in (1, 2, 5):
         for rng in range(5):
             (row,) = make_rows([group(draw(tasks=tasks, seeds=seeds, graded=True, rng=rng))])
@@ -74,7 +72,7 @@ def test_a_few_tasks_have_intervals_too(tasks: int) -> None:
             assert tasks < 30 or row.score_low < row.score < row.score_high
 
 
-def test_the_reward_has_a_column_only_where_it_is_neither_success_nor_score() -> None:
+def test_the_reward_has_a_column_only_where_it_is_neither_success_nor_score():
     results = draw(graded=True)
     for scale, heads in ((1.0, 0), (3.0, 1)):
         rows = make_rows([group([replace(result, reward=scale * result.score) for result in results])])
@@ -83,7 +81,7 @@ def test_the_reward_has_a_column_only_where_it_is_neither_success_nor_score() ->
     assert sheet.blocks[0][0][sheet.heads.index("reward")] == f"{3 * rows[0].score:#.3g}"  # type: ignore[operator]
 
 
-def test_what_was_not_played_is_missing_in_the_row_of_its_stratum_and_of_all() -> None:
+def test_what_was_not_played_is_missing_in_the_row_of_its_stratum_and_of_all():
     whole, cut = draw("whole"), draw("cut", tasks=30)[:50]  # the first seed, and 20 tasks of the second
     rows = {(r.policy, r.stratum): r for r in make_rows(groups_of([whole, cut]), "stratum")}
     assert rows["cut", "all"].missing == 10
@@ -99,7 +97,7 @@ def test_what_was_not_played_is_missing_in_the_row_of_its_stratum_and_of_all() -
     assert make_rows([group(never)])[0].missing == 23
 
 
-def test_nothing_finished_gives_dashes_and_no_rate() -> None:
+def test_nothing_finished_gives_dashes_and_no_rate():
     results = lost(draw(seeds=1), "HTTP 429")
     (row,) = make_rows([group(results)])
     assert row.success is None and row.success_low is None and row.episodes == 0 and row.broken == 30
@@ -107,7 +105,7 @@ def test_nothing_finished_gives_dashes_and_no_rate() -> None:
         assert "HTTP 429" in text
 
 
-def test_a_player_writes_no_completions_so_none_is_parsed_or_cut() -> None:
+def test_a_player_writes_no_completions_so_none_is_parsed_or_cut():
     (row,) = make_rows([group(draw("expert", kind="player"))])
     assert row.parsed is None and row.cut is None and row.prompt_tokens is None and row.valid is not None
 
@@ -120,7 +118,7 @@ def test_a_player_writes_no_completions_so_none_is_parsed_or_cut() -> None:
         ("model", ("/home/person/runs/a", "/home/person/runs/b"), lambda value: {"model": value}),
     ],
 )
-def test_policies_of_one_name_are_told_apart_by_their_conditions(name: str, values: tuple, changed: Any) -> None:
+def test_policies_of_one_name_are_told_apart_by_their_conditions(name, values, changed):
     one, two = (draw(rate=rate, **changed(value)) for rate, value in zip((0.9, 0.1), values, strict=True))
     groups = groups_of([one, two, draw("other")])
     assert [g.name for g in groups] == [*(f"direct ({name} {value})" for value in values), "other"]
@@ -131,13 +129,13 @@ def test_policies_of_one_name_are_told_apart_by_their_conditions(name: str, valu
     assert len({g.name for g in kinds}) == 2
 
 
-def test_the_order_of_the_episodes_changes_no_digit() -> None:
+def test_the_order_of_the_episodes_changes_no_digit():
     results = draw(graded=True, seeds=5)
     orders = [results, results[::-1], sorted(results, key=lambda result: result.score)]
     assert len({as_json(make_rows([group(order)], "stratum")) for order in orders}) == 1
 
 
-def test_attempts_need_as_many_seeds() -> None:
+def test_attempts_need_as_many_seeds():
     results = draw(seeds=3)
     (row,) = make_rows([group(results)], attempts=(1, 3))
     assert row.attempts["pass@1"] == pytest.approx(row.success) == row.attempts["pass^1"]
@@ -155,7 +153,7 @@ def formats(evaluations: list) -> dict[str, str]:
     }  # fmt: skip
 
 
-def test_every_format_marks_what_is_incomplete_and_only_that() -> None:
+def test_every_format_marks_what_is_incomplete_and_only_that():
     whole, cut = draw("whole"), draw("cut", broken=0.2)[:80]
     told = formats([whole, cut])
     broken = sum(r.broken is not None for r in cut)
@@ -171,7 +169,7 @@ def test_every_format_marks_what_is_incomplete_and_only_that() -> None:
     assert all("†" not in text and "textdagger" not in text for text in formats([whole]).values())
 
 
-def test_the_formats_have_the_same_numbers() -> None:
+def test_the_formats_have_the_same_numbers():
     told = formats([draw(graded=True, seeds=2)])
     rows = make_rows([group(draw(graded=True, seeds=2))], "stratum")
     for row in rows:
@@ -186,7 +184,7 @@ def test_the_formats_have_the_same_numbers() -> None:
 @settings(max_examples=25, deadline=None)
 @given(st.text(st.characters(codec="utf-8"), min_size=1, max_size=30))
 @example("\r")
-def test_any_name_leaves_every_table_in_form(name: str) -> None:
+def test_any_name_leaves_every_table_in_form(name):
     told = formats([draw(name, tasks=3, seeds=1)])
     assert [r["policy"] for r in csv.DictReader(io.StringIO(told["csv"], newline=""))] == [cell(name)] * 4
     assert json.loads(told["json"])["rows"][0]["policy"] == name
@@ -199,7 +197,7 @@ def test_any_name_leaves_every_table_in_form(name: str) -> None:
     assert body and told["latex"].count(r" \\") == 6
 
 
-def test_a_table_with_a_column_for_each_stratum() -> None:
+def test_a_table_with_a_column_for_each_stratum():
     rows = make_rows(groups_of([draw("a"), draw("b", graded=True)]), "stratum")
     (sheet,) = make_wide_sheets(rows)
     text = as_text([sheet])
@@ -209,7 +207,7 @@ def test_a_table_with_a_column_for_each_stratum() -> None:
     assert f"{100 * rows[4].score:.1f} ± {100 * rows[4].score_std:.1f}" in score  # type: ignore[operator]
 
 
-def test_latex_reads_no_command_in_a_name() -> None:
+def test_latex_reads_no_command_in_a_name():
     assert in_latex("é ü Ł 模型") == "é ü Ł 模型"
     assert in_latex("50%_&#{}$") == r"50\%\_\&\#\{\}\$"
     assert in_latex("a\nb\x1b") == r"a\textbackslash{}nb\textbackslash{}x1b"
@@ -217,7 +215,7 @@ def test_latex_reads_no_command_in_a_name() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", ["pdflatex", "xelatex"])
-def test_the_latex_compiles(program: str, tmp_path: Path) -> None:
+def test_the_latex_compiles(program, tmp_path):
     if shutil.which(program) is None:
         pytest.skip(f"{program} is not installed (Debian: texlive-latex-recommended, texlive-xetex)")
     letters = [*range(32, 127), *(map(ord, "éüñç") if program == "pdflatex" else range(0xA1, 0x250))]
@@ -235,7 +233,7 @@ def test_the_latex_compiles(program: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["json", "csv"])
-def test_an_independent_count_of_the_lines_gives_the_same_table(suffix: str, tmp_path: Path, console: Console) -> None:
+def test_an_independent_count_of_the_lines_gives_the_same_table(suffix, tmp_path, console):
     evaluations = {
         "a": draw("a", broken=0.1, graded=True),
         "b": draw("b", rate=0.9, rng=1, seeds=1),
@@ -264,7 +262,7 @@ def test_an_independent_count_of_the_lines_gives_the_same_table(suffix: str, tmp
                 assert float(row[f"{name}_std"]) == pytest.approx(deviation, abs=1e-9)
 
 
-def test_the_command_writes_to_a_file_or_the_terminal_and_says_what_cannot_be(tmp_path: Path, console: Console) -> None:
+def test_the_command_writes_to_a_file_or_the_terminal_and_says_what_cannot_be(tmp_path, console):
     folder, empty = write(tmp_path / "r", {"x": draw()}), tmp_path / "empty.jsonl"
     empty.write_text("")
     assert "depth-3" in console(f"eval table {folder} --by stratum --wide")[0]
@@ -277,7 +275,7 @@ def test_the_command_writes_to_a_file_or_the_terminal_and_says_what_cannot_be(tm
         assert said in console(f"eval table {words}", 2)[1]
 
 
-def test_the_last_checkpoint_of_a_run_plays_and_those_of_the_runs_named_after_it(tmp_path: Path) -> None:
+def test_the_last_checkpoint_of_a_run_plays_and_those_of_the_runs_named_after_it(tmp_path):
     for run in ("shop/checkpoints/iteration-00003", "shop/checkpoints/iteration-00012", "shop-base", "shopping-0"):
         (tmp_path / run).mkdir(parents=True)
     for run in ("shop-steppo-1", "shop-steppo-0"):
@@ -289,13 +287,13 @@ def test_the_last_checkpoint_of_a_run_plays_and_those_of_the_runs_named_after_it
     ]
 
 
-def test_without_a_run_it_says_which_configuration_to_train_with(tmp_path: Path) -> None:
+def test_without_a_run_it_says_which_configuration_to_train_with(tmp_path):
     config = parse(["--config", "configs/sokoban.yaml"], EVALUATE).config
     with pytest.raises(DataError, match=r"sokoban: no checkpoint; train with configs/sokoban.yaml first"):
         next(models("sokoban", config, tmp_path, tmp_path))
 
 
-def test_players_get_the_tasks_and_limits_of_the_evaluation_and_the_default_observation() -> None:
+def test_players_get_the_tasks_and_limits_of_the_evaluation_and_the_default_observation():
     config = parse(["--config", "configs/searchqa.yaml"], EVALUATE).config
     (command,) = players(config, Path("out"))
     words = " ".join(command)

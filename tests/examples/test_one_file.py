@@ -12,7 +12,7 @@ PAGE = ROOT / "examples" / "one_file.py"
 
 
 @pytest.mark.slow
-def test_one_file_goes_from_an_environment_to_a_gradient() -> None:
+def test_one_file_goes_from_an_environment_to_a_gradient():
     assert len(PAGE.read_text(encoding="utf-8").splitlines()) < 120
     run = subprocess.run(
         [sys.executable, str(PAGE), "2", "3"], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False

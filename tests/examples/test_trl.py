@@ -40,7 +40,7 @@ def conversations(env_id: str) -> tuple[list[Messages], Messages]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("env_id", IDS)
-def test_grpo_trainer_takes_two_steps_on(env_id: str, tmp_path: Path) -> None:
+def test_grpo_trainer_takes_two_steps_on(env_id, tmp_path):
     from tiny_qwen import make
     from trl.chat_template_utils import qwen3_chat_template, qwen3_training_chat_template
 

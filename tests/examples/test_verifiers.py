@@ -38,7 +38,7 @@ def model(replies: list[str]) -> Iterator[tuple[str, list[Any]]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("env_id", IDS)
-def test_verifiers_plays_to_the_end_and_records_the_reward_of(env_id: str, tmp_path: Path) -> None:
+def test_verifiers_plays_to_the_end_and_records_the_reward_of(env_id, tmp_path):
     _, turns = game(env_id)
     replies = ["Hello!", *(TagsCodec().write(turn.action, "I know this one.") for turn in turns)]
     with model(replies) as (url, asked):

@@ -8,9 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -42,17 +40,13 @@ def by_name(found: list[InstallationCheck]) -> dict[str, InstallationCheck]:
     ],
     ids=["fails", "crashes", "exits", "vanishes", "fails without a word"],
 )
-def test_a_module_that_cannot_be_imported_is_named_and_the_others_are_tried(
-    stand_in: StandIn, body: str, words: str
-) -> None:
+def test_a_module_that_cannot_be_imported_is_named_and_the_others_are_tried(stand_in, body, words):
     stand_in("yaml", body)
     told = probes.try_imports(["json", "yaml", "csv"])
     assert told["json"] == told["csv"] == "" and words in told["yaml"]
 
 
-def test_a_torch_that_breaks_at_import_is_an_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stand_in: StandIn
-) -> None:
+def test_a_torch_that_breaks_at_import_is_an_answer(tmp_path, monkeypatch, stand_in):
     stand_in("torch", "raise OSError('undefined symbol: x')")
     monkeypatch.setenv("PATH", str(tmp_path))  # and no nvidia-smi
     driver, view = machine.accelerators()
@@ -71,7 +65,7 @@ def test_a_torch_that_breaks_at_import_is_an_answer(
     ],
     ids=["a GPU", "mismatch", "silent", "killed", "no text"],
 )
-def test_whatever_nvidia_smi_says_is_told(program: Program, script: str, status: str, words: str) -> None:
+def test_whatever_nvidia_smi_says_is_told(program, script, status, words):
     program("nvidia-smi", script)
     found = machine._driver()
     assert found.status == status and words in found.found
@@ -90,9 +84,7 @@ H100 = {"name": "H100", "memory": 80 * GIB, "capability": [9, 0]}
     ],
     ids=["CPU build", "old driver", "works"],
 )
-def test_a_torch_that_does_not_see_what_the_driver_sees_is_a_warning(
-    monkeypatch: pytest.MonkeyPatch, program: Program, told: dict[str, Any], status: str, words: str
-) -> None:
+def test_a_torch_that_does_not_see_what_the_driver_sees_is_a_warning(monkeypatch, program, told, status, words):
     program("nvidia-smi", "echo 'NVIDIA H100, 570.1, 81559 MiB, 9.0'")
     answer = json.dumps({**TORCH, "mps": False, "flex": True, **told})
     monkeypatch.setattr(machine, "python", lambda code: ProbeOutput(0, answer, ""))
@@ -102,9 +94,7 @@ def test_a_torch_that_does_not_see_what_the_driver_sees_is_a_warning(
 
 
 @pytest.mark.parametrize("name", ["java", "docker"])
-def test_programs_that_fail_or_are_missing_are_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Program, name: str
-) -> None:
+def test_programs_that_fail_or_are_missing_are_told(tmp_path, monkeypatch, program, name):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert {check.status for check in machine.programs()} == {"absent"}
     program(name, "echo it is broken >&2; exit 1")
@@ -112,9 +102,7 @@ def test_programs_that_fail_or_are_missing_are_told(
     assert failing.status in ("absent", "warning") and failing.remedy
 
 
-def test_data_that_are_damaged_or_cannot_be_read_are_told_with_what_mends_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_data_that_are_damaged_or_cannot_be_read_are_told_with_what_mends_them(tmp_path, monkeypatch):
     monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
     assert by_name(checks.data())["webshop"].status == "absent"
     (tmp_path / "webshop").mkdir()
@@ -135,7 +123,7 @@ def test_data_that_are_damaged_or_cannot_be_read_are_told_with_what_mends_them(
     assert {check.status for check in checks.data()} == {"broken"}
 
 
-def test_a_full_disk_stops_the_quick_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_stops_the_quick_start(monkeypatch):
     full = SimpleNamespace(total=100 * GIB, used=100 * GIB, free=1 << 20)
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda folder: full)
     found = by_name(machine.limits())
@@ -143,7 +131,7 @@ def test_a_full_disk_stops_the_quick_start(monkeypatch: pytest.MonkeyPatch) -> N
     assert found["data folder"].status == "warning"
 
 
-def test_small_limits_come_with_what_raises_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_limits_come_with_what_raises_them(monkeypatch):
     for hard, remedy in ((4096, "ulimit -n 4096"), (256, "limits.conf")):
         monkeypatch.setattr(machine.resource, "getrlimit", lambda which, hard=hard: (256, hard))
         assert remedy in machine._open_files().remedy
@@ -151,7 +139,7 @@ def test_small_limits_come_with_what_raises_them(monkeypatch: pytest.MonkeyPatch
     assert machine._memory().status == "warning"
 
 
-def test_an_extra_tells_what_is_missing_from_what_is_of_another_version() -> None:
+def test_an_extra_tells_what_is_missing_from_what_is_of_another_version():
     torch, yaml = Requirement("torch==2.13.0"), Requirement("pyyaml>=6")
     for extra, version, status, words, stops in (
         ("train", None, "absent", "torch==2.13.0", True),
@@ -183,7 +171,7 @@ def test_an_extra_tells_what_is_missing_from_what_is_of_another_version() -> Non
     ),
     st.integers(10, 120),
 )
-def test_lines_fit_the_terminal_and_no_word_is_broken(found: list[InstallationCheck], width: int) -> None:
+def test_lines_fit_the_terminal_and_no_word_is_broken(found, width):
     text = doctor.format_checks(found, width)
     words = {word for check in found for word in check.found.split()}
     assert words <= set(text.split())
@@ -193,7 +181,7 @@ def test_lines_fit_the_terminal_and_no_word_is_broken(found: list[InstallationCh
     assert all(check.remedy.split() == [] or "→" in text for check in found if check.status != "ok")
 
 
-def test_a_conflict_is_told_as_pip_words_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_conflict_is_told_as_pip_words_it(monkeypatch):
     lines = "fastmcp 3.4 has requirement mcp<2, but you have mcp 2.3.\nx 1 requires y, which is not installed.\n"
     for said, status, words in (
         (ProbeOutput(1, lines, ""), "warning", "fastmcp 3.4 has requirement"),
@@ -204,7 +192,7 @@ def test_a_conflict_is_told_as_pip_words_it(monkeypatch: pytest.MonkeyPatch) -> 
         assert conflict.status == status and conflict.found.startswith(words)
 
 
-def test_a_check_that_fails_leaves_the_others() -> None:
+def test_a_check_that_fails_leaves_the_others():
     def breaks() -> list[InstallationCheck]:
         raise RuntimeError("of all things")
 
@@ -213,9 +201,7 @@ def test_a_check_that_fails_leaves_the_others() -> None:
     assert len(found) > 3 and "of all things" in doctor.format_checks(found)
 
 
-def test_text_and_json_and_exit_status_agree(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_text_and_json_and_exit_status_agree(monkeypatch, capsys):
     good = InstallationCheck("packages", "base", "ok", "all there", required=True)
     bad = InstallationCheck(
         "packages", "[train]", "absent", "not installed: torch", "pip install 'envsuite[train]'", True
@@ -232,7 +218,7 @@ def test_text_and_json_and_exit_status_agree(
 
 
 @pytest.mark.slow
-def test_the_doctor_survives_a_broken_installation(tmp_path: Path, stand_in: StandIn) -> None:
+def test_the_doctor_survives_a_broken_installation(tmp_path, stand_in):
     """A torch and a PyYAML that break at import, no programs on the path, a file where the data folder should be."""
     stand_in("torch", "raise ImportError('libcudart.so.13')")
     stand_in("yaml", "1 / 0")

@@ -5,17 +5,14 @@ Libraries that are broken here are stand-ins: modules of the same name, first on
 Requirements of extras, and versions that fulfil them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
-from test_doctor import StandIn, by_name
+from test_doctor import by_name
 
 from envsuite.installation import extras, gpu, machine
 from envsuite.installation.packages import Dependency, requirements, requirements_of
@@ -24,14 +21,12 @@ from envsuite.installation.tryout import STEPS
 from trainers.programs.tryout import STEPS as OF_TRAINER
 
 
-def test_each_extra_has_a_step() -> None:
+def test_each_extra_has_a_step():
     assert set(STEPS) | set(OF_TRAINER) == requirements().keys() - {"", "dev"}
     assert set(OF_TRAINER) == set(extras.OF_TRAINER) and not set(STEPS) & set(OF_TRAINER)
 
 
-def test_an_extra_whose_packages_fit_but_do_not_work_is_broken(
-    monkeypatch: pytest.MonkeyPatch, stand_in: StandIn
-) -> None:
+def test_an_extra_whose_packages_fit_but_do_not_work_is_broken(monkeypatch, stand_in):
     stand_in("uvicorn", "")
     stand_in("flask", "raise ImportError('cannot import name escape from jinja2')")
     monkeypatch.setattr(extras, "_installed_extras", lambda: ["webshop-play", "images"])
@@ -42,7 +37,7 @@ def test_an_extra_whose_packages_fit_but_do_not_work_is_broken(
     assert "cannot import name escape" in shop.found and not shop.required
 
 
-def test_a_step_that_does_not_end_in_time_is_no_proof_of_a_broken_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_does_not_end_in_time_is_no_proof_of_a_broken_extra(monkeypatch):
     told = {"serve": "it ends the process: gave no answer within 300 s"}
     monkeypatch.setattr(extras, "try_names", lambda *_: told)
     monkeypatch.setattr(extras, "_installed_extras", lambda: ["serve"])
@@ -51,7 +46,7 @@ def test_a_step_that_does_not_end_in_time_is_no_proof_of_a_broken_extra(monkeypa
 
 
 @pytest.mark.slow
-def test_an_adapter_that_transformers_refuses_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_adapter_that_transformers_refuses_is_told(tmp_path, monkeypatch):
     """As transformers 5.24 does beside the newest peft; the least version is raised before the program starts."""
     body = "import transformers.integrations.peft as found; found.MIN_PEFT_VERSION = '99.0'"
     (tmp_path / "sitecustomize.py").write_text(body)
@@ -77,8 +72,8 @@ FORKS = "TOKENIZERS_PARALLELISM"
     ],
 )
 def test_threads_that_outlive_a_fork_and_expandable_segments_beside_vllm_are_warned_of(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: str | None, vllm: str | None, status: str
-) -> None:
+    monkeypatch, name, value, vllm, status
+):
     for other in (FORKS, *gpu.ALLOCATOR):
         monkeypatch.delenv(other, raising=False)
     if value is not None:
@@ -88,7 +83,7 @@ def test_threads_that_outlive_a_fork_and_expandable_segments_beside_vllm_are_war
     assert check.status == status and (name in check.remedy) == (status == "warning")
 
 
-def test_a_flash_attention_of_another_torch_is_told_in_a_line(stand_in: StandIn) -> None:
+def test_a_flash_attention_of_another_torch_is_told_in_a_line(stand_in):
     symbol = "flash_attn_2_cuda.so: undefined symbol: _ZN3c105ErrorC2E"
     stand_in("flash_attn", f"raise ImportError({symbol!r} + chr(10) + 'more')")
     found = by_name(gpu.flash_attention())
@@ -99,9 +94,7 @@ def test_a_flash_attention_of_another_torch_is_told_in_a_line(stand_in: StandIn)
 
 
 @pytest.mark.parametrize(("slow", "status"), [(True, "warning"), (False, "ok")])
-def test_a_cpu_that_is_slow_in_bfloat16_is_told_with_the_setting(
-    monkeypatch: pytest.MonkeyPatch, slow: bool, status: str
-) -> None:
+def test_a_cpu_that_is_slow_in_bfloat16_is_told_with_the_setting(monkeypatch, slow, status):
     answer = json.dumps({"float32": 49e9, "bfloat16": 1.1e9, "slow": slow})
     monkeypatch.setattr(gpu, "python", lambda code: ProbeOutput(0, answer, ""))
     (check,) = gpu.bfloat16_on_cpu()
@@ -110,7 +103,7 @@ def test_a_cpu_that_is_slow_in_bfloat16_is_told_with_the_setting(
 
 
 @pytest.mark.slow
-def test_speeds_are_measured_on_this_machine() -> None:
+def test_speeds_are_measured_on_this_machine():
     (check,) = gpu.bfloat16_on_cpu()
     assert "GFLOP/s" in check.found
 
@@ -119,9 +112,7 @@ def test_speeds_are_measured_on_this_machine() -> None:
     ("total", "free", "status"),
     [(64 << 20, 63 << 20, "warning"), (16 << 30, 1 << 20, "warning"), (16 << 30, 15 << 30, "ok")],
 )
-def test_little_room_in_shared_memory_is_told_with_what_models_need(
-    monkeypatch: pytest.MonkeyPatch, total: int, free: int, status: str
-) -> None:
+def test_little_room_in_shared_memory_is_told_with_what_models_need(monkeypatch, total, free, status):
     usage = type("Usage", (), {"total": total, "free": free})
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda folder: usage)
     (check,) = machine._shared_memory()
@@ -132,18 +123,18 @@ def test_little_room_in_shared_memory_is_told_with_what_models_need(
 @pytest.mark.parametrize(
     ("version", "fits"), [("3.9", False), ("3.10", True), ("3.10+cpu", True), ("3.11rc1", True), (None, False)]
 )
-def test_a_version_fits_within_the_bounds_a_build_or_candidate_of_it_too(version: str | None, fits: bool) -> None:
+def test_a_version_fits_within_the_bounds_a_build_or_candidate_of_it_too(version, fits):
     dependency = Dependency(Requirement("x[y]>=3.10; extra == 'serve'"), version)
     assert dependency.fits is fits and dependency.specifier == "x[y]>=3.10"
 
 
-def test_each_requirement_is_under_its_extra_and_those_without_one_under_the_base() -> None:
+def test_each_requirement_is_under_its_extra_and_those_without_one_under_the_base():
     by_extra = requirements()
     assert {"gymnasium", "numpy"} <= {requirement.name for requirement in by_extra[""]}
     assert {requirement.name for requirement in by_extra["serve"]} == {"flask", "uvicorn", "httptools"}
 
 
-def test_an_extra_needs_what_the_extras_in_it_need() -> None:
+def test_an_extra_needs_what_the_extras_in_it_need():
     known = {
         "a": (Requirement("envsuite[b]"), Requirement("one")),
         "b": (Requirement("envsuite[a,c]"), Requirement("two")),
@@ -152,7 +143,7 @@ def test_an_extra_needs_what_the_extras_in_it_need() -> None:
     assert {requirement.name for requirement in requirements_of("a", known)} == {"one", "two", "three"}
 
 
-def test_nothing_is_imported_to_look_at_packages() -> None:
+def test_nothing_is_imported_to_look_at_packages():
     code = (
         "import sys; from envsuite.installation.packages import requirements; requirements();"
         "print([m for m in ('torch', 'transformers', 'pyarrow', 'trainers') if m in sys.modules])"

@@ -56,27 +56,25 @@ def logged(log: Path, program: Path, *words: str, cwd: Path, codes: tuple[int, .
     return run.stdout
 
 
-def test_the_quick_start_runs_with_the_newest_versions(fresh: Path, log: Path, tmp_path: Path) -> None:
+def test_the_quick_start_runs_with_the_newest_versions(fresh, log, tmp_path):
     logged(log, fresh / "envsuite", "quickstart", *SHORT, cwd=tmp_path)
     assert (tmp_path / "runs/quickstart/report.html").exists()
 
 
-def test_an_adapter_is_trained_with_the_newest_versions(fresh: Path, log: Path, tmp_path: Path) -> None:
+def test_an_adapter_is_trained_with_the_newest_versions(fresh, log, tmp_path):
     logged(log, fresh / "envsuite", "quickstart", *SHORT, *LORA, cwd=tmp_path)
     assert list((tmp_path / "runs/lora").rglob("adapter_config.json"))
 
 
-def test_a_run_is_planned_with_the_newest_versions(fresh: Path, log: Path, tmp_path: Path) -> None:
+def test_a_run_is_planned_with_the_newest_versions(fresh, log, tmp_path):
     assert "iteration" in logged(log, fresh / "python", "-m", "envsuite.cli", "plan", *PLAN, cwd=tmp_path, codes=(0, 3))
 
 
-def test_prompts_of_a_gguf_model_are_shown_with_the_newest_versions(fresh: Path, log: Path, tmp_path: Path) -> None:
+def test_prompts_of_a_gguf_model_are_shown_with_the_newest_versions(fresh, log, tmp_path):
     assert "assistant" in logged(log, fresh / "python", "-m", "envsuite.cli", "show-prompt", *SMOLLM2, cwd=tmp_path)
 
 
-def test_the_doctor_finds_a_step_of_each_extra_working_with_the_newest_versions(
-    fresh: Path, log: Path, tmp_path: Path
-) -> None:
+def test_the_doctor_finds_a_step_of_each_extra_working_with_the_newest_versions(fresh, log, tmp_path):
     told = json.loads(logged(log, fresh / "envsuite", "doctor", "--json", cwd=tmp_path))
     steps = {check["name"]: check["status"] for check in told["checks"] if check["section"] == "extras"}
     assert {f"[{extra}]" for extra in EXTRAS.split(",")} <= steps.keys() and set(steps.values()) == {"ok"}

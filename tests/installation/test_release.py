@@ -27,7 +27,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 SKILL = (ROOT / "docs/skill/SKILL.md").read_text("utf-8")
 
 
-def test_one_version_everywhere() -> None:
+def test_one_version_everywhere():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     images = re.findall(r"\benvsuite(?:-trainer)?:(\d[\w.]*)", "".join(page.read_text("utf-8") for page in pages()))
     assert PROJECT["dynamic"] == ["version"] and len(images) > 1
@@ -36,7 +36,7 @@ def test_one_version_everywhere() -> None:
     assert citation["authors"] and citation["title"] and citation["message"] and citation["cff-version"] == "1.2.0"
 
 
-def test_one_command_writes_the_address_into_every_file_that_has_it(tmp_path: Path) -> None:
+def test_one_command_writes_the_address_into_every_file_that_has_it(tmp_path):
     old, new = PROJECT["urls"]["Repository"], "https://example.org/us/envsuite"
     found = subprocess.run(["git", "grep", "-lIF", old], cwd=ROOT, capture_output=True, text=True, check=True)
     names = found.stdout.split()
@@ -54,14 +54,14 @@ def test_one_command_writes_the_address_into_every_file_that_has_it(tmp_path: Pa
     assert not [page for page in pages() if "<address" in page.read_text("utf-8")]
 
 
-def test_workflows_run_targets_of_the_makefile() -> None:
+def test_workflows_run_targets_of_the_makefile():
     text = "".join(path.read_text("utf-8") for path in (ROOT / ".github/workflows").iterdir())
     targets = set(" ".join(re.findall(r"(?:targets: |make )([a-z][a-z -]*)", text)).split())
     assert {"check", "test", "test-seconds", "docs", "site", "wheel"} == targets
     assert targets <= set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
-def test_a_file_of_this_folder_is_taken_before_the_shipped_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_this_folder_is_taken_before_the_shipped_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert located("configs/quickstart.yaml") == ROOT / "configs/quickstart.yaml"
     assert located("models/craft-1m") == ROOT / "trainers/models/craft-1m"
@@ -71,7 +71,7 @@ def test_a_file_of_this_folder_is_taken_before_the_shipped_one(tmp_path: Path, m
     assert read_file("configs/craft-1m.yaml")["output"] == "models/craft-1m"
 
 
-def test_every_shipped_configuration_is_read_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_shipped_configuration_is_read_from_any_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     configs = shipped_configs()
     assert {"configs/quickstart.yaml", "configs/accelerate/cpu1.yaml"} <= configs.keys()
@@ -81,9 +81,7 @@ def test_every_shipped_configuration_is_read_from_any_folder(tmp_path: Path, mon
         assert template is None or prompt_file_of(PromptConfig(template=template, memory="window(2)"))
 
 
-def test_only_names_that_are_shipped_are_looked_for_there_and_others_answered_with_the_nearest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_names_that_are_shipped_are_looked_for_there_and_others_answered_with_the_nearest(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("other/quickstart.yaml", "configs/../pyproject.toml", "quickstart", "", "configs/no"):
         assert located(name) == Path(name)
@@ -96,7 +94,7 @@ def skill_commands() -> list[list[str]]:
     return [shlex.split(line, comments=True) for body in bodies for line in body.splitlines() if line]
 
 
-def test_the_skill_has_the_front_matter_that_agents_read() -> None:
+def test_the_skill_has_the_front_matter_that_agents_read():
     _, front, body = SKILL.split("---\n", 2)
     assert yaml.safe_load(front).keys() == {"name", "description"} and len(yaml.safe_load(front)["description"]) < 1024
     assert body.strip()
@@ -104,7 +102,7 @@ def test_the_skill_has_the_front_matter_that_agents_read() -> None:
         assert f"`{path}`" in body and (ROOT / path).exists()
 
 
-def test_the_python_of_the_skill_runs(tmp_path: Path) -> None:
+def test_the_python_of_the_skill_runs(tmp_path):
     (code,) = [body for language, body in FENCE.findall(SKILL) if language == "python"]
     run = subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert (run.returncode, run.stdout) == (0, "Got 2 acacia logs True None\n"), run.stderr
@@ -112,7 +110,7 @@ def test_the_python_of_the_skill_runs(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", skill_commands(), ids=" ".join)
-def test_the_commands_of_the_skill_run_from_any_folder(tmp_path: Path, command: list[str]) -> None:
+def test_the_commands_of_the_skill_run_from_any_folder(tmp_path, command):
     programs = {"envsuite": [sys.executable, "-m", "envsuite.cli"], "python": [sys.executable]}
     run = subprocess.run(
         [*programs[command[0]], *command[1:]],

@@ -63,7 +63,7 @@ def said(program: Path, *words: str, cwd: Path, code: int = 0) -> str:
     return run.stdout + run.stderr
 
 
-def test_both_distributions_have_configurations_and_model_and_no_tests(built: Path) -> None:
+def test_both_distributions_have_configurations_and_model_and_no_tests(built):
     configs = {file.relative_to(ROOT).as_posix() for file in (ROOT / "configs").rglob("*") if file.is_file()}
     (source,), (wheel,) = built.glob("*.tar.gz"), built.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
@@ -96,7 +96,7 @@ def test_both_distributions_have_configurations_and_model_and_no_tests(built: Pa
     assert "CITATION.cff" in members and not [name for name in members if name.startswith("tests/")]
 
 
-def test_the_wheel_runs_the_quick_start_from_an_empty_folder(clean: Path, tmp_path: Path) -> None:
+def test_the_wheel_runs_the_quick_start_from_an_empty_folder(clean, tmp_path):
     where = said(clean / "python", "-c", "import envsuite, trainers; print(envsuite.__file__)", cwd=tmp_path)
     assert str(clean.parent) in where
     assert "TextCraft-v0" in said(clean / "envsuite", "envs", "list", cwd=tmp_path)
@@ -116,7 +116,7 @@ def test_the_wheel_runs_the_quick_start_from_an_empty_folder(clean: Path, tmp_pa
     assert "holds a run already" not in told
 
 
-def test_without_the_extra_the_quick_start_says_what_to_install(built: Path, tmp_path: Path) -> None:
+def test_without_the_extra_the_quick_start_says_what_to_install(built, tmp_path):
     (wheel,) = built.glob("*.whl")
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "bare"], check=True)
     python = tmp_path / "bare/bin/python"

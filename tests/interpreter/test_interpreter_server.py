@@ -56,7 +56,7 @@ def created(server: InterpreterServer, key: str, **limits: object) -> tuple[int,
 
 
 @pytest.mark.seconds
-def test_a_session_on_a_server_is_as_one_here(server: InterpreterServer) -> None:
+def test_a_session_on_a_server_is_as_one_here(server):
     codes = (
         "x = 20\nprint('é', x)", "x + 1", "1 / 0", "'\ud800'", "\0", "import os\nos._exit(1)", "x",
         "print('y' * 10**6)", "bytearray(2**30)", "import time\ntime.sleep(60)",
@@ -68,7 +68,7 @@ def test_a_session_on_a_server_is_as_one_here(server: InterpreterServer) -> None
             assert there.run(code) == here.run(code), code
 
 
-def test_a_client_knows_the_isolation_of_its_server(server: InterpreterServer) -> None:
+def test_a_client_knows_the_isolation_of_its_server(server):
     told = open_interpreter(server.url, LIMITS).isolation
     assert told[1:] == open_interpreter("auto").isolation
     assert server.url in told[0]
@@ -76,7 +76,7 @@ def test_a_client_knows_the_isolation_of_its_server(server: InterpreterServer) -
     assert ask(server, "GET", "/healthz")[1]["interpreter"] in ("namespaces", "landlock")
 
 
-def test_a_call_that_is_sent_again_is_not_run_again(server: InterpreterServer) -> None:
+def test_a_call_that_is_sent_again_is_not_run_again(server):
     path = f"/v1/sessions/{created(server, 'again')[1]['session']}"
     first = orjson.dumps({"number": 1, "code": "n = globals().get('n', 0) + 1\nn"})
     with ThreadPoolExecutor(3) as pool:
@@ -91,7 +91,7 @@ def test_a_call_that_is_sent_again_is_not_run_again(server: InterpreterServer) -
     assert ask(server, "POST", f"{path}/run", first)[0] == 410
 
 
-def test_a_session_is_opened_once_per_key_and_no_more_than_the_server_takes(server: InterpreterServer) -> None:
+def test_a_session_is_opened_once_per_key_and_no_more_than_the_server_takes(server):
     names = {created(server, "same")[1]["session"] for _ in range(3)}
     assert len(names) == 1
     others = [created(server, f"other {number}") for number in range(10)]
@@ -114,7 +114,7 @@ def test_a_session_is_opened_once_per_key_and_no_more_than_the_server_takes(serv
         (b'{"number": 1, "code": ""}', 404),
     ],
 )  # fmt: skip
-def test_what_is_no_request_is_refused_with_the_reason(server: InterpreterServer, body: bytes, status: int) -> None:
+def test_what_is_no_request_is_refused_with_the_reason(server, body, status):
     answered, told = ask(server, "POST", "/v1/sessions/none/run", body) if status != 413 else (413, {"detail": "x"})
     assert answered == status and told["detail"]
     if status == 413:
@@ -122,7 +122,7 @@ def test_what_is_no_request_is_refused_with_the_reason(server: InterpreterServer
             assert ask(server, "POST", "/v1/sessions/none/run", body)[0] != 413
 
 
-def test_other_addresses_methods_and_types_are_refused(server: InterpreterServer) -> None:
+def test_other_addresses_methods_and_types_are_refused(server):
     with pytest.raises(UsageError, match="must be like"):
         open_interpreter("http://", LIMITS)
     assert ask(server, "GET", "/etc/passwd")[0] == 404
@@ -130,7 +130,7 @@ def test_other_addresses_methods_and_types_are_refused(server: InterpreterServer
     assert ask(server, "POST", "/v1/sessions", b"{}", **{"Content-Type": "text/plain"})[0] == 415
 
 
-def test_limits_beyond_the_server_s_are_refused(server: InterpreterServer) -> None:
+def test_limits_beyond_the_server_s_are_refused(server):
     for wrong in ({"seconds": 11}, {"memory": 2**40}, {"colour": 1}, {"seconds": "1"}, {"disk": True}, {"seconds": -1}):
         status, told = created(server, f"limits {wrong}", **wrong)
         assert status == 422 and told["detail"], wrong
@@ -138,7 +138,7 @@ def test_limits_beyond_the_server_s_are_refused(server: InterpreterServer) -> No
         open_interpreter(server.url, Limits(seconds=60.0, memory=2**26)).open()
 
 
-def test_a_server_with_a_token_answers_nobody_else() -> None:
+def test_a_server_with_a_token_answers_nobody_else():
     with serving(InterpreterSettings(port=0, token="secret")) as server:
         assert created(server, "x")[0] == 401
         assert ask(server, "GET", "/healthz")[0] == 200
@@ -147,7 +147,7 @@ def test_a_server_with_a_token_answers_nobody_else() -> None:
         assert ask(server, "POST", "/v1/sessions", b'{"key":"y","limits":{}}', Authorization="Bearer secret")[0] == 200
 
 
-def test_a_server_may_be_stopped_when_it_has_ended() -> None:
+def test_a_server_may_be_stopped_when_it_has_ended():
     server = InterpreterServer(InterpreterSettings(port=0))
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -157,7 +157,7 @@ def test_a_server_may_be_stopped_when_it_has_ended() -> None:
     server.stop()
 
 
-def test_a_server_that_has_ended_holds_no_connection_open() -> None:
+def test_a_server_that_has_ended_holds_no_connection_open():
     with serving(InterpreterSettings(port=0)) as server:
         connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=10)
         connection.request("GET", "/healthz")
@@ -193,7 +193,7 @@ def outcome(call: Callable[..., object], *arguments: object) -> object:
         return problem.kind
 
 
-def test_clients_that_come_at_once_get_no_more_sessions_than_the_server_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_that_come_at_once_get_no_more_sessions_than_the_server_takes(monkeypatch):
     sessions = InterpreterSessions("auto", MOST, 1, 60.0)
     told: list[object] = []
 
@@ -209,9 +209,7 @@ def test_clients_that_come_at_once_get_no_more_sessions_than_the_server_takes(mo
     sessions.close_all()
 
 
-def test_a_call_that_begins_while_idle_sessions_end_is_refused_or_keeps_its_session(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_call_that_begins_while_idle_sessions_end_is_refused_or_keeps_its_session(monkeypatch):
     sessions = InterpreterSessions("auto", MOST, 1, 0.01)
     name = sessions.create("one", {})
     told: list[Any] = []
@@ -224,7 +222,7 @@ def test_a_call_that_begins_while_idle_sessions_end_is_refused_or_keeps_its_sess
 
 
 @pytest.mark.seconds
-def test_idle_sessions_end_and_their_clients_are_told() -> None:
+def test_idle_sessions_end_and_their_clients_are_told():
     with serving(InterpreterSettings(port=0, idle_seconds=0.4)) as server, ThreadPoolExecutor(1) as pool:
         server.sessions.idle_seconds = 60.0
         session = ServerInterpreter(server.url, LIMITS).open()
@@ -244,7 +242,7 @@ def test_idle_sessions_end_and_their_clients_are_told() -> None:
         session.close()
 
 
-def test_a_session_whose_sandbox_was_killed_is_told_as_lost(server: InterpreterServer) -> None:
+def test_a_session_whose_sandbox_was_killed_is_told_as_lost(server):
     before = processes()
     session = open_interpreter(server.url, LIMITS).open()
     session.run("x = 1")
@@ -258,7 +256,7 @@ def test_a_session_whose_sandbox_was_killed_is_told_as_lost(server: InterpreterS
 
 
 @pytest.mark.seconds
-def test_the_command_serves_until_it_is_ended_and_leaves_nothing() -> None:
+def test_the_command_serves_until_it_is_ended_and_leaves_nothing():
     command = [sys.executable, "-m", "envsuite.cli", "serve", "interpreter", "--port", "0", "--idle-seconds", "60"]
     run = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert run.stderr is not None

@@ -21,7 +21,6 @@ from waiting import until
 from envsuite.core.errors import UsageError, WorkerLost
 from envsuite.interpreter import (
     CodeResult,
-    Interpreter,
     InterpreterSession,
     Limits,
     open_interpreter,
@@ -31,19 +30,19 @@ from envsuite.interpreter.inside.output import Output
 from envsuite.interpreter.local import StartFailed, Zygote
 
 
-def test_what_a_call_defines_later_calls_see(session: InterpreterSession) -> None:
+def test_what_a_call_defines_later_calls_see(session):
     assert session.run("x = 20\nimport math\ndef f(n): return n * x") == CodeResult("", "")
     assert session.run("f(math.floor(2.5))").stdout == "40\n"
     assert session.run("_ + 2").stdout == "42\n"
 
 
-def test_the_value_of_a_last_expression_is_printed_unless_it_is_none(session: InterpreterSession) -> None:
+def test_the_value_of_a_last_expression_is_printed_unless_it_is_none(session):
     assert session.run("1; 2\n'3'").stdout == "'3'\n"
     for code in ("None", "x = 3", "if True:\n    4", "", "# nothing"):
         assert session.run(code).stdout == ""
 
 
-def test_numpy_and_sympy_are_there(session: InterpreterSession) -> None:
+def test_numpy_and_sympy_are_there(session):
     for code, shown in (
         ("import numpy as np\nnp.linalg.det(np.eye(3))", "np.float64(1.0)"),
         ("from sympy import *\nx = symbols('x')\nsolve(x**2 - 2, x)", "[-sqrt(2), sqrt(2)]"),
@@ -52,7 +51,7 @@ def test_numpy_and_sympy_are_there(session: InterpreterSession) -> None:
         assert session.run(code).stdout == f"{shown}\n"
 
 
-def test_the_usual_parts_of_the_standard_library_run(session: InterpreterSession, sandbox: str) -> None:
+def test_the_usual_parts_of_the_standard_library_run(session, sandbox):
     code = "import {0}\n{0}.__name__"
     names = "decimal statistics heapq bisect string textwrap datetime typing dataclasses enum copy operator time pprint"
     for name in f"{names} hashlib sqlite3 multiprocessing zlib csv queue contextlib io os pathlib tempfile".split():
@@ -62,7 +61,7 @@ def test_the_usual_parts_of_the_standard_library_run(session: InterpreterSession
         assert session.run(code).stdout == "[1, 2]\n"
 
 
-def test_a_traceback_has_the_code_s_own_lines_and_nothing_of_the_machine(session: InterpreterSession) -> None:
+def test_a_traceback_has_the_code_s_own_lines_and_nothing_of_the_machine(session):
     session.run("def f(n):\n    return 1 / n")
     assert session.run("import sympy\ntry:\n    f(0)\nexcept Exception as e:\n    sympy.Integer('a')").stderr == (
         'Traceback (most recent call last):\n  File "<cell 2>", line 3, in <module>\n    f(0)\n'
@@ -73,7 +72,7 @@ def test_a_traceback_has_the_code_s_own_lines_and_nothing_of_the_machine(session
     )
 
 
-def test_what_was_printed_before_an_error_is_kept_in_its_order(session: InterpreterSession) -> None:
+def test_what_was_printed_before_an_error_is_kept_in_its_order(session):
     result = session.run("import sys\nprint('a')\nprint('b', file=sys.stderr)\nraise ValueError('c')")
     assert (result.stdout, result.status) == ("a\n", "error")
     assert result.stderr.startswith("b\nTraceback") and result.stderr.endswith("ValueError: c\n")
@@ -103,13 +102,13 @@ def test_what_was_printed_before_an_error_is_kept_in_its_order(session: Interpre
         ("1 / 0 if (x := 1) else 0", "ZeroDivisionError"),
     ],
 )
-def test_code_that_is_none_is_answered_as_an_error(session: InterpreterSession, code: str, kind: str) -> None:
+def test_code_that_is_none_is_answered_as_an_error(session, code, kind):
     result = session.run(code)
     assert result.status == "error" and kind in result.stderr, result
     assert "/" not in result.stderr.replace("1 / 0", ""), "no path of the machine"
 
 
-def test_output_that_is_no_text_is_made_some(session: InterpreterSession) -> None:
+def test_output_that_is_no_text_is_made_some(session):
     result = session.run(
         "import sys\nsys.stdout.buffer.write(b'a\\xffb\\xc3')\nsys.stderr.buffer.write(b'\\x00\\xfe')\nNone"
     )
@@ -117,7 +116,7 @@ def test_output_that_is_no_text_is_made_some(session: InterpreterSession) -> Non
     assert session.run("print('\\ud800')").stdout == "\\ud800\n"
 
 
-def test_output_is_cut_in_the_middle_which_is_said_there(session: InterpreterSession) -> None:
+def test_output_is_cut_in_the_middle_which_is_said_there(session):
     result = session.run("for n in range(10**5): print(n)")
     assert len(result.stdout) == 2000
     assert result.stdout.startswith("0\n1\n2\n") and result.stdout.endswith("99998\n99999\n")
@@ -129,9 +128,7 @@ def test_output_is_cut_in_the_middle_which_is_said_there(session: InterpreterSes
 
 
 @given(st.lists(st.binary(max_size=30), max_size=20), st.integers(0, 120), st.integers(0, 40))
-def test_output_within_the_limit_is_whole_and_other_output_is_its_ends(
-    parts: list[bytes], limit: int, spare: int
-) -> None:
+def test_output_within_the_limit_is_whole_and_other_output_is_its_ends(parts, limit, spare):
     output = Output(limit)
     for part in parts:
         output.feed(part)
@@ -146,14 +143,14 @@ def test_output_within_the_limit_is_whole_and_other_output_is_its_ends(
         assert text.startswith(head) and text.endswith(tail.partition(" …\n")[2])
 
 
-def test_large_integers_are_printed_within_limits_and_a_megabyte_of_code_is_run(session: InterpreterSession) -> None:
+def test_large_integers_are_printed_within_limits_and_a_megabyte_of_code_is_run(session):
     assert session.run("len(str(2**100_000))").stdout == "30103\n"
     assert session.run(f"x = '{'é€𝄞' * 349_000}'\nlen(x)").stdout == "1047000\n"
     result = session.run("2**100_000")
     assert len(result.stdout) == 2000 and "left out" in result.stdout
 
 
-def test_stdin_is_empty(session: InterpreterSession) -> None:
+def test_stdin_is_empty(session):
     assert "EOFError" in session.run("input()").stderr
     assert session.run("import sys\nsys.stdin.read()").stdout == "''\n"
 
@@ -171,7 +168,7 @@ f(f)
 
 
 @pytest.mark.seconds
-def test_the_same_code_gives_the_same_result_in_two_processes_and_in_each_session(sandbox: str) -> None:
+def test_the_same_code_gives_the_same_result_in_two_processes_and_in_each_session(sandbox):
     program = (
         "import sys\nfrom envsuite.interpreter import Limits, open_interpreter\n"
         "for _ in range(2):\n    with open_interpreter(sys.argv[1]).open() as s: print(ascii(s.run(sys.argv[2])))"
@@ -186,7 +183,7 @@ def test_the_same_code_gives_the_same_result_in_two_processes_and_in_each_sessio
     assert "Traceback" in told.pop()
 
 
-def test_a_session_ends_when_it_is_closed_and_not_before(box: Interpreter) -> None:
+def test_a_session_ends_when_it_is_closed_and_not_before(box):
     session = box.open()
     session.run("x = 1")
     session.close()
@@ -195,7 +192,7 @@ def test_a_session_ends_when_it_is_closed_and_not_before(box: Interpreter) -> No
         session.run("x")
 
 
-def test_a_call_under_way_ends_when_its_session_is_closed(box: Interpreter) -> None:
+def test_a_call_under_way_ends_when_its_session_is_closed(box):
     session = box.open()
     with ThreadPoolExecutor(1) as pool:
         call = pool.submit(session.run, "import time\ntime.sleep(4)")
@@ -205,7 +202,7 @@ def test_a_call_under_way_ends_when_its_session_is_closed(box: Interpreter) -> N
             call.result(3.0)
 
 
-def test_many_sessions_run_at_once_from_many_threads(box: Interpreter) -> None:
+def test_many_sessions_run_at_once_from_many_threads(box):
     def play(number: int) -> str:
         with box.open() as session:
             session.run(f"x = {number}")
@@ -216,7 +213,7 @@ def test_many_sessions_run_at_once_from_many_threads(box: Interpreter) -> None:
 
 
 @pytest.mark.seconds
-def test_interpreters_are_shared_by_name_and_limits_and_end_with_the_process(sandbox: str) -> None:
+def test_interpreters_are_shared_by_name_and_limits_and_end_with_the_process(sandbox):
     assert open_interpreter(sandbox, LIMITS) is open_interpreter(sandbox, LIMITS)
     assert open_interpreter(sandbox, Limits(seconds=1.0)) is not open_interpreter(sandbox, LIMITS)
     program = (
@@ -230,7 +227,7 @@ def test_interpreters_are_shared_by_name_and_limits_and_end_with_the_process(san
 
 
 @pytest.mark.seconds
-def test_a_sandbox_that_was_killed_is_an_error_and_the_next_session_starts_another(sandbox: str) -> None:
+def test_a_sandbox_that_was_killed_is_an_error_and_the_next_session_starts_another(sandbox):
     box = opened(sandbox)
     session = box.open()
     for process in processes():
@@ -242,7 +239,7 @@ def test_a_sandbox_that_was_killed_is_an_error_and_the_next_session_starts_anoth
     session.close()
 
 
-def test_unknown_names_and_limits_out_of_range_are_refused_with_what_there_is() -> None:
+def test_unknown_names_and_limits_out_of_range_are_refused_with_what_there_is():
     with pytest.raises(KeyError, match="Nearest: 'namespaces'"):
         open_interpreter("namespace")
     limits: list[tuple[str, Any]] = [("seconds", 0), ("seconds", float("nan")), ("memory", 10), ("processes", 0)]
@@ -251,9 +248,7 @@ def test_unknown_names_and_limits_out_of_range_are_refused_with_what_there_is() 
             Limits(**{name: wrong})
 
 
-def test_where_one_sandbox_does_not_work_the_next_is_taken_and_where_none_does_it_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_where_one_sandbox_does_not_work_the_next_is_taken_and_where_none_does_it_is_refused(monkeypatch):
     monkeypatch.setattr(registry, "_FAILED", {"namespaces": "not permitted"})
     limits = Limits(seconds=1.25)
     opened("landlock")
@@ -265,13 +260,13 @@ def test_where_one_sandbox_does_not_work_the_next_is_taken_and_where_none_does_i
         open_interpreter("namespaces", Limits(seconds=1.5))
 
 
-def test_a_sandbox_is_tried_before_it_is_used() -> None:
+def test_a_sandbox_is_tried_before_it_is_used():
     with contextlib.closing(Zygote("unisolated")) as zygote:
         with pytest.raises(StartFailed, match=r"must not: \[.*'open sockets', 'read /etc/passwd'"):
             registry._try(zygote)
 
 
-def test_who_names_it_gets_an_interpreter_without_isolation_and_nobody_else() -> None:
+def test_who_names_it_gets_an_interpreter_without_isolation_and_nobody_else():
     assert open_interpreter("auto").name in ("namespaces", "landlock")
     box = open_interpreter("unisolated", LIMITS)
     assert "may do whatever this user may" in box.isolation[0]
@@ -297,7 +292,7 @@ def small() -> InterpreterSession:
         st.builds("{}({})".format, st.sampled_from(["int", "str", "list", "range", "bytes"]), st.integers()),
     )
 )
-def test_whatever_is_run_ends_as_a_result(code: str) -> None:
+def test_whatever_is_run_ends_as_a_result(code):
     result = small().run(code)
     assert isinstance(result, CodeResult)
     assert result.status in ("ok", "error", "timeout", "memory", "died")

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from fractions import Fraction
 from importlib import metadata
 from pathlib import Path
 
@@ -119,17 +118,17 @@ def child_of(one: judge.Judge) -> int:
 
 
 @pytest.mark.parametrize("right", OTHER_FORMS)
-def test_other_forms_of_a_value_are_right(right: str) -> None:
+def test_other_forms_of_a_value_are_right(right):
     assert [form for form in OTHER_FORMS[right] if not is_right(right, form)] == []
 
 
 @pytest.mark.parametrize("right", OTHERS)
-def test_other_values_are_wrong(right: str) -> None:
+def test_other_values_are_wrong(right):
     assert [answer for answer in OTHERS[right] if is_right(right, answer)] == []
 
 
 @pytest.mark.parametrize("answer", WILD, ids=lambda answer: ascii(answer[:20]))
-def test_wild_answers_are_wrong_at_once(answer: str) -> None:
+def test_wild_answers_are_wrong_at_once(answer):
     is_right(r"\sqrt{2}", r"\sqrt{3}")  # the judge has started
     for right in ("42", r"\sqrt{2}"):
         began = time.monotonic()
@@ -140,7 +139,7 @@ def test_wild_answers_are_wrong_at_once(answer: str) -> None:
 @pytest.mark.parametrize(
     "bomb", ["((((10^{999})^{999})^{999})^{999})", pytest.param("(((x+1)^{99}+y)^{99}+z)^{99}", marks=pytest.mark.slow)]
 )
-def test_what_takes_too_long_is_ended_and_the_next_answer_is_judged_as_ever(bomb: str, one: judge.Judge) -> None:
+def test_what_takes_too_long_is_ended_and_the_next_answer_is_judged_as_ever(bomb, one):
     child = child_of(one)
     assert not one.same(r"\sqrt{2}", bomb, False) and one._process is None
     with pytest.raises(ProcessLookupError):
@@ -149,9 +148,7 @@ def test_what_takes_too_long_is_ended_and_the_next_answer_is_judged_as_ever(bomb
 
 
 @pytest.mark.slow
-def test_a_judge_that_is_killed_is_asked_again_and_one_that_cannot_live_is_said(
-    monkeypatch: pytest.MonkeyPatch, one: judge.Judge
-) -> None:
+def test_a_judge_that_is_killed_is_asked_again_and_one_that_cannot_live_is_said(monkeypatch, one):
     os.kill(child_of(one), signal.SIGKILL)
     assert one.same(r"\sqrt{4}", "2", False)
     assert one.close() is not None and one.close() is None
@@ -161,19 +158,19 @@ def test_a_judge_that_is_killed_is_asked_again_and_one_that_cannot_live_is_said(
 
 
 @pytest.mark.seconds
-def test_verdicts_do_not_depend_on_how_busy_the_machine_is(one: judge.Judge) -> None:
+def test_verdicts_do_not_depend_on_how_busy_the_machine_is(one):
     child = child_of(one)
     os.kill(child, signal.SIGSTOP)
     threading.Timer(judge.SECONDS + 0.5, os.kill, (child, signal.SIGCONT)).start()
     assert one.same(r"\sqrt{4}", "2", False) and child_of(one) == child
 
 
-def test_a_right_answer_of_any_length_is_right_to_the_letter() -> None:
+def test_a_right_answer_of_any_length_is_right_to_the_letter():
     long = "9" * 10**5
     assert is_right(long, f" {long}\n") and not is_right(long, long[:-1]) and not is_right(long, "9")
 
 
-def test_answers_are_judged_in_any_thread() -> None:
+def test_answers_are_judged_in_any_thread():
     with ThreadPoolExecutor(6) as threads:
         asked = [
             threads.submit(is_right, rf"\sqrt{{{n}}}", rf"\frac{{{n}}}{{\sqrt{{{n}}}}}") for n in (2, 3, 5, 7, 11, 13)
@@ -181,12 +178,12 @@ def test_answers_are_judged_in_any_thread() -> None:
         assert [one.result(30) for one in asked] == [True] * 6
 
 
-def test_what_math_verify_prints_and_changes_stays_in_its_process(capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_math_verify_prints_and_changes_stays_in_its_process(capfd):
     assert is_right(r"\sqrt{19}", r"19^{1/2}")
     assert capfd.readouterr() == ("", "")
 
 
-def test_without_the_library_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_it_is_said_what_to_install(monkeypatch):
     def missing(name: str) -> str:
         raise metadata.PackageNotFoundError(name)
 
@@ -197,13 +194,13 @@ def test_without_the_library_it_is_said_what_to_install(monkeypatch: pytest.Monk
 
 
 @given(st.integers(), st.integers())
-def test_integers_are_equal_or_not(a: int, b: int) -> None:
+def test_integers_are_equal_or_not(a, b):
     assert is_right(str(a), str(b)) == (a == b)
     assert is_right(str(a), f"{a:,}") and is_right(str(a), f"${a}.00$") and is_right(str(a), rf"\boxed{{{a}}}")
 
 
 @given(st.fractions(), st.integers(1, 99))
-def test_fractions_are_equal_in_any_terms(value: Fraction, factor: int) -> None:
+def test_fractions_are_equal_in_any_terms(value, factor):
     top, bottom = value.numerator * factor, value.denominator * factor
     assert is_right(str(value), f"{top}/{bottom}") and is_right(str(value), rf"\frac{{{top}}}{{{bottom}}}")
     assert not is_right(str(value), f"{top + 1}/{bottom}")
@@ -221,7 +218,7 @@ PIECES = [
     st.sampled_from(["42", r"\sqrt{2}", "(1,2)"]),
     st.text() | st.lists(st.sampled_from(PIECES), max_size=12).map("".join),
 )
-def test_any_text_is_judged_without_an_error_in_time(right: str, answer: str) -> None:
+def test_any_text_is_judged_without_an_error_in_time(right, answer):
     began = time.monotonic()
     assert isinstance(is_right(right, answer), bool)
     assert time.monotonic() - began < LONG
@@ -254,12 +251,12 @@ def other_blanks(draw: st.DrawFn) -> tuple[str, str]:
 
 
 @given(other_blanks())
-def test_blanks_alone_never_make_an_answer_wrong(pair: tuple[str, str]) -> None:
+def test_blanks_alone_never_make_an_answer_wrong(pair):
     assert is_right(*pair), pair
 
 
 @pytest.mark.seconds
-def test_pairs_are_judged_as_a_mathematician_does(shared: Path) -> None:
+def test_pairs_are_judged_as_a_mathematician_does(shared):
     pairs = shared / "cases" / "environments" / "math_pairs.jsonl"
     if not pairs.is_file():
         pytest.skip(f"needs the pairs in {pairs}")
@@ -282,7 +279,7 @@ def golds(shared: Path, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_published_answers_are_right_in_any_dress(name: str, shared: Path) -> None:
+def test_published_answers_are_right_in_any_dress(name, shared):
     for gold in golds(shared, name):
         for dress in (r"\boxed{%s}", "Answer: $%s$", "So the answer is %s.", "$%s$"):
             assert is_right(gold, dress % gold), (gold, dress)
@@ -300,7 +297,7 @@ def changed(gold: str, rng: random.Random) -> str | None:
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("name", FILES)
-def test_published_answers_with_another_number_are_wrong(name: str, shared: Path) -> None:
+def test_published_answers_with_another_number_are_wrong(name, shared):
     rng, tried = random.Random(0), 0
     for gold in golds(shared, name):
         if (other := changed(gold, rng)) is not None:
@@ -311,7 +308,7 @@ def test_published_answers_with_another_number_are_wrong(name: str, shared: Path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
-def test_the_verdicts_are_those_of_math_verify(name: str, shared: Path) -> None:
+def test_the_verdicts_are_those_of_math_verify(name, shared):
     from math_verify import parse, verify
 
     rng, answers = random.Random(1), golds(shared, name)

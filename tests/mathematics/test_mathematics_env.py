@@ -10,7 +10,6 @@ import pickle
 import random
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -66,9 +65,7 @@ def right(task_id: str = TASK) -> str:
     return env.problem.answer
 
 
-def test_variables_stay_in_an_episode_and_what_is_printed_is_shown_with_a_hint(
-    made: Callable[..., PythonMathEnv],
-) -> None:
+def test_variables_stay_in_an_episode_and_what_is_printed_is_shown_with_a_hint(made):
     env = begun(made())
     texts = [
         env.step(python(code))[0]["text"] for code in ("x = 17 * 23", "print(x)", "x + 1", "import math", "math.pi > 3")
@@ -89,7 +86,7 @@ def test_variables_stay_in_an_episode_and_what_is_printed_is_shown_with_a_hint(
 
 
 @pytest.mark.seconds
-def test_a_run_without_end_is_stopped_and_the_episode_goes_on(made: Callable[..., PythonMathEnv]) -> None:
+def test_a_run_without_end_is_stopped_and_the_episode_goes_on(made):
     env = begun(made(seconds=2.0))
     env.step(python("x = 1"))
     observation, _, done, _, info = env.step(python("while True: pass"))
@@ -101,9 +98,7 @@ def test_a_run_without_end_is_stopped_and_the_episode_goes_on(made: Callable[...
 @pytest.mark.parametrize(
     ("reward", "rewards"), [("exact", (1.0, 0.0)), ("signed", (1.0, -1.0)), ("format", (1.1, 0.1))]
 )
-def test_an_answer_ends_the_episode_with_its_reward(
-    reward: str, rewards: tuple[float, float], made: Callable[..., PythonMathEnv]
-) -> None:
+def test_an_answer_ends_the_episode_with_its_reward(reward, rewards, made):
     env = made(reward=reward)
     for text, wanted, success in ((right(), rewards[0], True), ("-1", rewards[1], False)):
         begun(env)
@@ -114,9 +109,7 @@ def test_an_answer_ends_the_episode_with_its_reward(
 
 
 @pytest.mark.parametrize("action", [(), answer(" "), python("x" * 20_001), (ToolCall("calculate", {}),)])
-def test_the_reward_for_the_format_needs_every_step_to_be_valid(
-    action: Any, made: Callable[..., PythonMathEnv]
-) -> None:
+def test_the_reward_for_the_format_needs_every_step_to_be_valid(action, made):
     env = made(reward="format")
     for before, wanted in ((action, 1.0), (python("1/0"), 1.1)):
         begun(env)
@@ -124,13 +117,13 @@ def test_the_reward_for_the_format_needs_every_step_to_be_valid(
         assert env.step(answer(right()))[1] == pytest.approx(wanted)
 
 
-def test_results_name_the_version_of_the_checker(made: Callable[..., PythonMathEnv]) -> None:
+def test_results_name_the_version_of_the_checker(made):
     env = made()
     wanted = {"source": "builtin", "data": env.tasks.version, "math-verify": judge.version()}
     assert env.reset(seed=0)[1]["versions"] == wanted
 
 
-def test_keys_of_states_are_the_history_of_calls_and_results(made: Callable[..., PythonMathEnv]) -> None:
+def test_keys_of_states_are_the_history_of_calls_and_results(made):
     env, other = begun(made()), begun(made())
     keys = []
     for code in ("x = 1", "x", "x"):
@@ -146,9 +139,7 @@ def test_keys_of_states_are_the_history_of_calls_and_results(made: Callable[...,
 @pytest.mark.parametrize(
     "codes", [[], ["x = 1"], ["x = 1", "1/0", "x += 1"], ["x = 1", "while True: pass", "y = 5", "1/0"]]
 )
-def test_a_restored_snapshot_is_the_episode_and_goes_on_as_it_does(
-    codes: list[str], made: Callable[..., PythonMathEnv]
-) -> None:
+def test_a_restored_snapshot_is_the_episode_and_goes_on_as_it_does(codes, made):
     seconds = 2.0 if "while True: pass" in codes else 5.0
     env, other = made(seconds=seconds), made(seconds=seconds)
     env.reset(seed=4)
@@ -165,9 +156,7 @@ def test_a_restored_snapshot_is_the_episode_and_goes_on_as_it_does(
 
 
 @pytest.mark.seconds
-def test_an_episode_whose_code_no_longer_ends_in_time_is_not_restored_in_another_state(
-    made: Callable[..., PythonMathEnv],
-) -> None:
+def test_an_episode_whose_code_no_longer_ends_in_time_is_not_restored_in_another_state(made):
     env = begun(made(seconds=2.0))
     token = env.snapshot()
     env.restore({**token, "world": {**token["world"], "ran": ["while True: pass"]}})
@@ -177,7 +166,7 @@ def test_an_episode_whose_code_no_longer_ends_in_time_is_not_restored_in_another
     assert env.step(python("1"))[0]["text"] == "1"
 
 
-def test_code_cannot_reach_the_checker_of_answers(made: Callable[..., PythonMathEnv]) -> None:
+def test_code_cannot_reach_the_checker_of_answers(made):
     env = begun(made())
     for code in (
         "import envsuite.mathematics.answers as a\na.is_right = lambda *_: True",
@@ -194,7 +183,7 @@ def test_code_cannot_reach_the_checker_of_answers(made: Callable[..., PythonMath
     assert env.step(answer(right()))[4]["success"]
 
 
-def test_the_right_answer_is_nowhere_in_the_sandbox(made: Callable[..., PythonMathEnv]) -> None:
+def test_the_right_answer_is_nowhere_in_the_sandbox(made):
     env = begun(made(), "sequences-1/test#2")
     value = env.problem.answer
     assert len(value) > 6
@@ -204,7 +193,7 @@ def test_the_right_answer_is_nowhere_in_the_sandbox(made: Callable[..., PythonMa
     assert env.step(python(search))[0]["text"] == "False"
 
 
-def test_the_expert_runs_its_code_again_where_something_came_between(made: Callable[..., PythonMathEnv]) -> None:
+def test_the_expert_runs_its_code_again_where_something_came_between(made):
     env = begun(made())
     code = MathExpert().act(env)
     env.step(code)
@@ -217,14 +206,14 @@ def test_the_expert_runs_its_code_again_where_something_came_between(made: Calla
 @pytest.mark.seconds
 @pytest.mark.parametrize("every", [10, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("task_type", BY_STRATUM)
-def test_the_expert_solves_builtin_problems(task_type: str, every: int, made: Callable[..., PythonMathEnv]) -> None:
+def test_the_expert_solves_builtin_problems(task_type, every, made):
     env = made(split="test", tasks=[task_type])
     for task_id in env.tasks.ids("test")[::every]:
         first, last = played(env, task_id, Acting(MathExpert()))
         assert not first.done and last.info["success"], task_id
 
 
-def test_the_expert_knows_the_answers_of_files(tmp_path: Path, made: Callable[..., PythonMathEnv]) -> None:
+def test_the_expert_knows_the_answers_of_files(tmp_path, made):
     (tmp_path / "test.jsonl").write_text('{"problem": "What is the root of 2?", "answer": "\\\\sqrt{2}"}\n')
     env = made(source=str(tmp_path), split="test")
     env.reset()
@@ -237,9 +226,7 @@ def test_the_expert_knows_the_answers_of_files(tmp_path: Path, made: Callable[..
     ("player", "solved", "calls"),
     [({}, 1.0, 1.0), ({"careless": 1.0}, 1.0, 2.0), ({"rash": 1.0}, 0.0, 0.0)],
 )
-def test_the_player_calculates_or_guesses(
-    player: dict[str, float], solved: float, calls: float, made: Callable[..., PythonMathEnv]
-) -> None:
+def test_the_player_calculates_or_guesses(player, solved, calls, made):
     env, rng = made(tasks=["arithmetic-1"]), random.Random(0)
     for seed in range(5):
         env.reset(seed=seed)
@@ -251,7 +238,7 @@ def test_the_player_calculates_or_guesses(
         assert slips == [True, False, False][3 - len(slips) :] if player.get("careless") else not any(slips)
 
 
-def test_the_players_code_without_print_fits_every_family(made: Callable[..., PythonMathEnv]) -> None:
+def test_the_players_code_without_print_fits_every_family(made):
     env, rng = made(), random.Random(0)
     for task_type in BY_STRATUM:
         begun(env, f"{task_type}/train#0")
@@ -266,25 +253,25 @@ def test_the_players_code_without_print_fits_every_family(made: Callable[..., Py
         ({"source": "nowhere"}, "no file or folder"),
     ],
 )
-def test_arguments_that_cannot_be_are_refused(arguments: dict[str, Any], said: str) -> None:
+def test_arguments_that_cannot_be_are_refused(arguments, said):
     with pytest.raises(EnvsuiteError, match=said):
         PythonMathEnv(**arguments)
 
 
-def test_clients_of_a_server_cannot_do_without_isolation(server: str) -> None:
+def test_clients_of_a_server_cannot_do_without_isolation(server):
     for name in ("unisolated", "http://127.0.0.1:1"):
         with pytest.raises(EnvsuiteError, match="interpreter"):
             gymnasium.make("PythonMath-v0", url=server, interpreter=name)
 
 
-def test_environments_of_a_process_share_an_interpreter(made: Callable[..., PythonMathEnv]) -> None:
+def test_environments_of_a_process_share_an_interpreter(made):
     one, other = begun(made()), begun(made())
     assert one._interpreter is other._interpreter is open_interpreter("auto", Limits(seconds=5.0))
     one.step(python("x = 1"))
     assert "NameError" in other.step(python("x"))[0]["text"]
 
 
-def test_the_counts_on_the_page_are_those_of_the_task_sets(page: str) -> None:
+def test_the_counts_on_the_page_are_those_of_the_task_sets(page):
     assert f"| `builtin`, each of the {len(BY_STRATUM)} types | {' | '.join(map(str, COUNTS.values()))} |" in page
     assert f"| {sum(COUNTS.values())} of each type below" in page
     splits = load("generated", 0, 1000, KINDS, LEVELS)[1].splits.values()
@@ -292,7 +279,7 @@ def test_the_counts_on_the_page_are_those_of_the_task_sets(page: str) -> None:
     assert all(f"| `{kind}` |" in page for kind in KINDS)
 
 
-def test_the_code_for_parquet_makes_lines_that_are_read(page: str, tmp_path: Path) -> None:
+def test_the_code_for_parquet_makes_lines_that_are_read(page, tmp_path):
     row: dict[str, Any] = {
         "prompt": [{"role": "user", "content": "How many?"}],
         "reward_model": {"ground_truth": "34", "style": "rule"},

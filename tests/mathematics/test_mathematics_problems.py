@@ -22,7 +22,6 @@ from envsuite.mathematics.env import PythonMathEnv
 from envsuite.mathematics.files import read
 from envsuite.mathematics.generate import BY_STRATUM, KINDS, LEVELS, SHARES, draw_problem, generate_problem, share
 from envsuite.mathematics.kinds import FAMILIES
-from envsuite.mathematics.problem import ProblemFamily
 from envsuite.mathematics.source import COUNTS, ProblemFiles
 from envsuite.mathematics.tasks import load
 
@@ -37,7 +36,7 @@ def run(code: str) -> Fraction:
 
 
 @pytest.mark.parametrize("name", BRUTE)
-def test_answers_are_those_of_brute_force(name: str) -> None:
+def test_answers_are_those_of_brute_force(name):
     count, ranges = BRUTE[name]
     for values in itertools.product(*ranges.values()):
         parameters = dict(zip(ranges, values, strict=True))
@@ -45,7 +44,7 @@ def test_answers_are_those_of_brute_force(name: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=NAMES)
-def test_code_prints_the_answer(family: ProblemFamily) -> None:
+def test_code_prints_the_answer(family):
     draw = Draw("code")
     for _ in range(20):
         problem = family.problem(family.draw(draw))
@@ -53,7 +52,7 @@ def test_code_prints_the_answer(family: ProblemFamily) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=NAMES)
-def test_every_wording_says_every_number(family: ProblemFamily) -> None:
+def test_every_wording_says_every_number(family):
     parameters = family.draw(Draw("wording"))
     texts = [family.problem(parameters, wording).text for wording in range(len(family.wordings))]
     assert len(set(texts)) == len(texts) > 1
@@ -66,14 +65,14 @@ def numbers_in(text: str) -> list[str]:
     return [*words, *(word.lstrip("-") for word in words), *("0" if part == "" else part for part in words)]
 
 
-def test_arithmetic_of_level_one_is_short_and_small() -> None:
+def test_arithmetic_of_level_one_is_short_and_small():
     for number in range(300):
         problem = generate_problem(f"short {number}", "arithmetic-1", "train")
         assert len(problem.text) <= 50 and len(problem.code) <= 20 and abs(int(problem.answer)) < 10_000
 
 
 @pytest.mark.parametrize("task_type", BY_STRATUM)
-def test_splits_have_nothing_in_common(task_type: str) -> None:
+def test_splits_have_nothing_in_common(task_type):
     draw = Draw("splits")
     for split in SHARES:
         for _ in range(20):
@@ -82,19 +81,19 @@ def test_splits_have_nothing_in_common(task_type: str) -> None:
     assert sorted(itertools.chain(*SHARES.values())) == list(range(100))
 
 
-def test_no_builtin_problem_is_there_twice() -> None:
+def test_no_builtin_problem_is_there_twice():
     problems, tasks = load("builtin", 0, 1, KINDS, LEVELS)
     texts = {task_id: problems.problem(task_id).text for task_id in tasks.types}
     assert len(set(texts.values())) == len(texts) == len(BY_STRATUM) * sum(COUNTS.values())
 
 
 @pytest.mark.seconds
-def test_the_check_of_the_builtin_problems_passes(root: Path) -> None:
+def test_the_check_of_the_builtin_problems_passes(root):
     run = subprocess.run([sys.executable, "-m", "envsuite.mathematics.tasks"], capture_output=True, text=True, cwd=root)
     assert run.returncode == 0 and "matches the code" in run.stdout, run.stdout + run.stderr
 
 
-def test_an_id_is_the_same_problem_whatever_the_other_arguments_are() -> None:
+def test_an_id_is_the_same_problem_whatever_the_other_arguments_are():
     few, tasks = load("generated", 3, 30, ["lattice"], [2])
     many, more = load("generated", 3, 3000, KINDS, LEVELS)
     assert set(tasks.types) <= set(more.types) and set(tasks.types.values()) == {"lattice-2"}
@@ -102,7 +101,7 @@ def test_an_id_is_the_same_problem_whatever_the_other_arguments_are() -> None:
     assert Counter(more.types.values()) == dict.fromkeys(BY_STRATUM, 200)
 
 
-def test_a_space_of_problems_that_is_exhausted_is_said() -> None:
+def test_a_space_of_problems_that_is_exhausted_is_said():
     class Everything:
         def __contains__(self, content: object) -> bool:
             return True
@@ -118,7 +117,7 @@ def write(folder: Path, name: str, *rows: Any) -> Path:
     return path
 
 
-def test_layouts_of_files_are_recognised(tmp_path: Path) -> None:
+def test_layouts_of_files_are_recognised(tmp_path):
     asked = 'Solve it. The last line is Answer: $Answer.\n\nHow many?\n\nTwo lines.\n\nRemember to write "Answer:".'
     path = write(
         tmp_path, "all.jsonl",
@@ -156,7 +155,7 @@ def test_layouts_of_files_are_recognised(tmp_path: Path) -> None:
         ('{"problem": "\\ud800", "answer": "1"}', "not JSON"),
     ],
 )
-def test_a_line_that_is_no_problem_is_named(row: Any, said: str, tmp_path: Path) -> None:
+def test_a_line_that_is_no_problem_is_named(row, said, tmp_path):
     path = write(tmp_path, "some.jsonl", {"problem": "a", "answer": "1"}, row)
     with pytest.raises(DataError, match="line 2") as raised:
         list(read(path))
@@ -164,7 +163,7 @@ def test_a_line_that_is_no_problem_is_named(row: Any, said: str, tmp_path: Path)
 
 
 @given(st.binary(max_size=200) | st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=9), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["problem", "prompt", "question", "answer", "content", "reward_model", "ground_truth", "subject", "level"]), inner, max_size=5)).map(lambda value: json.dumps(value).encode()))  # fmt: skip  # noqa: E501
-def test_any_line_is_a_problem_or_an_error_that_names_it(line: bytes) -> None:
+def test_any_line_is_a_problem_or_an_error_that_names_it(line):
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
@@ -177,7 +176,7 @@ def test_any_line_is_a_problem_or_an_error_that_names_it(line: bytes) -> None:
             assert str(path) in str(error)
 
 
-def test_splits_and_types_of_files_follow_from_their_names(tmp_path: Path) -> None:
+def test_splits_and_types_of_files_follow_from_their_names(tmp_path):
     rows = {
         "a": "dapo-math-17k.jsonl", "b": "AIME24.jsonl", "c": "mine/train/x.jsonl", "d": "validation/y.jsonl",
         "e": "train/aime2025-I.jsonl", "f": "devices.jsonl", "g": "train/dev_1.jsonl",
@@ -198,13 +197,13 @@ def test_splits_and_types_of_files_follow_from_their_names(tmp_path: Path) -> No
     assert alone.problem("AIME24#1").text == "b" and list(alone.listed.values()) == [("test", "aime24")]
 
 
-def test_a_problem_that_is_there_several_times_counts_once_and_rather_as_a_test(tmp_path: Path) -> None:
+def test_a_problem_that_is_there_several_times_counts_once_and_rather_as_a_test(tmp_path):
     write(tmp_path, "train.jsonl", *({"problem": text, "answer": "1"} for text in "abcab"))
     write(tmp_path, "test.jsonl", {"problem": "b", "answer": "1"})
     assert list(ProblemFiles(tmp_path).listed) == ["test#1", "train#1", "train#3"]
 
 
-def test_a_change_of_a_file_is_another_version(tmp_path: Path) -> None:
+def test_a_change_of_a_file_is_another_version(tmp_path):
     versions = set()
     for text, answer in (("a", "1"), ("a", "2"), ("b", "1")):
         write(tmp_path, "test.jsonl", {"problem": text, "answer": answer})
@@ -216,13 +215,13 @@ def test_a_change_of_a_file_is_another_version(tmp_path: Path) -> None:
     ("name", "said"),
     [("none", "no file or folder"), ("", "there are no problems"), ("empty.txt", "there are no problems")],
 )
-def test_missing_and_empty_files_are_said(name: str, said: str, tmp_path: Path) -> None:
+def test_missing_and_empty_files_are_said(name, said, tmp_path):
     write(tmp_path, "empty.txt", "", "")
     with pytest.raises(DataError, match=said):
         ProblemFiles(tmp_path / name)
 
 
-def test_gsm8k_s_files_are_read(tmp_path: Path) -> None:
+def test_gsm8k_s_files_are_read(tmp_path):
     rows = [
         {"question": "How many clips?", "answer": "She sold 48/2 = <<48/2=24>>24 in May.\n48+24 = 72 in all.\n#### 72"},
         {"question": "How much?", "answer": f"{'Step. ' * 300}\n#### 1,450"},

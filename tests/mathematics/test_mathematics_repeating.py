@@ -73,7 +73,7 @@ def repeated(problem: MathProblem) -> Iterator[str]:
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("task_type", BY_STRATUM)
-def test_repeating_the_question_is_wrong_in_any_dress(task_type: str) -> None:
+def test_repeating_the_question_is_wrong_in_any_dress(task_type):
     problems = builtin_problems()
     for number in range(40):
         problem = problems.problem(f"{task_type}/test#{number}")
@@ -83,7 +83,7 @@ def test_repeating_the_question_is_wrong_in_any_dress(task_type: str) -> None:
             assert paid == [], problem
 
 
-def test_math_verify_as_it_is_evaluates_the_question_and_is_an_option() -> None:
+def test_math_verify_as_it_is_evaluates_the_question_and_is_an_option():
     problem, judged = builtin_problems().problem("arithmetic-1/test#0"), SCORERS["math-verify"]
     assert any(judged(problem.answer, answer) for answer in repeated(problem))
     assert judged("42", r"\boxed{42}") and not judged("42", "43")
@@ -98,7 +98,7 @@ def recorded() -> Iterator[tuple[str, str, bool]]:
             yield case["right"], text, verdict == "1"
 
 
-def test_verdicts_are_those_of_the_original() -> None:
+def test_verdicts_are_those_of_the_original():
     pairs = list(recorded())
     assert len(pairs) == 2400 and sum(verdict for *_, verdict in pairs) == 765
     assert [pair for *pair, verdict in pairs if dapo.is_right(*pair) != verdict] == []
@@ -107,11 +107,11 @@ def test_verdicts_are_those_of_the_original() -> None:
 @pytest.mark.parametrize(
     "answer", ["34", " 34 ", "$34$", "n = 34", r"\boxed{34}", "34\nthat is", "34 cm", "35", "34.0", ""]
 )
-def test_an_answer_without_a_label_is_judged_as_with_one(answer: str) -> None:
+def test_an_answer_without_a_label_is_judged_as_with_one(answer):
     assert dapo.is_right("34", answer) == dapo.is_right("34", f"Answer: {answer}") == (answer not in ("35", "34.0", ""))
 
 
-def test_the_environment_judges_by_the_rule_that_is_chosen() -> None:
+def test_the_environment_judges_by_the_rule_that_is_chosen():
     for scorer, reward in (("value", 1.0), ("dapo", -1.0)):
         env = PythonMathEnv(reward="signed", scorer=scorer)
         _, info = env.reset(seed=0)

@@ -46,7 +46,7 @@ def shown(items: list[Block]) -> Any:
     return pytest.mark.parametrize("block", items, ids=str)
 
 
-def test_every_block_and_every_command_has_a_class(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_block_and_every_command_has_a_class(capsys):
     without = [
         f"{block}: language {block.language!r}, one of {sorted(BY_LANGUAGE)}"
         for block in all_blocks()
@@ -64,13 +64,13 @@ def test_every_block_and_every_command_has_a_class(capsys: pytest.CaptureFixture
                 print(f"not executed: {count} commands: {reason}")
 
 
-def test_no_reason_is_left_over() -> None:
+def test_no_reason_is_left_over():
     there = {(block.page, block.first) for block in all_blocks()}
     assert set(REASONS) <= there
     assert {f"docs/methods/{name}.md" for name in METHODS} == {block.page for block in of_kind("method")}
 
 
-def test_blocks_in_lists_and_without_a_fence_are_found(tmp_path: Path) -> None:
+def test_blocks_in_lists_and_without_a_fence_are_found(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(
         "- item\n\n  ```python\n  1 / 0\n  ```\n\n> ~~~bash\n> make\n> ~~~\n\ntext\n\n    indented\n\n```\nx\n```\n"
@@ -129,9 +129,7 @@ def engines() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("page", [pytest.param(page, marks=[pytest.mark.slow] * (page in SLOW_PAGES)) for page in RUN])
-def test_the_python_of_a_page_runs(
-    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
+def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch, request):
     monkeypatch.chdir(tmp_path)
     for folder in ("configs", "docs", "envsuite", "examples", "trainers"):  # a reader stands in the repository
         (tmp_path / folder).symlink_to(ROOT / folder)
@@ -146,7 +144,7 @@ def test_the_python_of_a_page_runs(
 
 
 @shown(of_kind("method"))
-def test_the_lines_below_an_equation_give_the_advantages_of_the_method(block: Block) -> None:
+def test_the_lines_below_an_equation_give_the_advantages_of_the_method(block):
     name = Path(block.page).stem
     settings = {"weight": "score"} if name == "rft" else {}  # by default every episode weighs alike
     method, steps = ESTIMATORS[name](**settings), table()
@@ -176,7 +174,7 @@ def named(names: dict[str, Any], method: Any, steps: Any) -> Any:
 
 
 @shown(of_kind("excerpt"))
-def test_an_excerpt_stands_so_in_a_file_that_the_page_links_to(block: Block) -> None:
+def test_an_excerpt_stands_so_in_a_file_that_the_page_links_to(block):
     page = ROOT / block.page
     linked = [page.parent / link for link in LINK.findall(page.read_text("utf-8")) if link.endswith(".py")]
     there = {line.strip() for path in linked for line in path.read_text("utf-8").splitlines()}
@@ -184,7 +182,7 @@ def test_an_excerpt_stands_so_in_a_file_that_the_page_links_to(block: Block) -> 
 
 
 @shown(of_kind("file"))
-def test_a_file_of_an_example_package_is_whole_and_installed_by_a_test(block: Block) -> None:
+def test_a_file_of_an_example_package_is_whole_and_installed_by_a_test(block):
     (tomllib.loads if block.language == "toml" else ast.parse)(block.text)
     head = (ROOT / block.page).read_text("utf-8").splitlines()[: block.line]
     heading = next(line.removeprefix("## ") for line in reversed(head) if line.startswith("## "))
@@ -196,7 +194,7 @@ def test_a_file_of_an_example_package_is_whole_and_installed_by_a_test(block: Bl
 
 
 @shown(of_kind("named"))
-def test_what_a_block_imports_exists_where_it_is_not_executed(block: Block) -> None:
+def test_what_a_block_imports_exists_where_it_is_not_executed(block):
     for node in ast.walk(ast.parse(block.text)):
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith(("envsuite", "trainers")):
             module = importlib.import_module(str(node.module))
@@ -204,7 +202,7 @@ def test_what_a_block_imports_exists_where_it_is_not_executed(block: Block) -> N
 
 
 @shown(of_kind("settings"))
-def test_settings_are_accepted(block: Block) -> None:
+def test_settings_are_accepted(block):
     settings = yaml.safe_load(block.text)
     if block.page.startswith("docs/methods/"):
         settings = {"method": settings}
@@ -214,12 +212,12 @@ def test_settings_are_accepted(block: Block) -> None:
 
 
 @shown(of_kind("data"))
-def test_json_and_toml_can_be_read(block: Block) -> None:
+def test_json_and_toml_can_be_read(block):
     (tomllib.loads if block.language == "toml" else json.loads)(block.text)
 
 
 @shown(of_kind("commands"))
-def test_commands_are_accepted_by_their_programs(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_are_accepted_by_their_programs(block, tmp_path, monkeypatch):
     text = re.sub(r"<[a-z ]+>", "PLACEHOLDER", re.sub(r"\[(?=--)|(?<=[A-Z])\]", "", typed(block.text)))
     syntax = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True)
     assert syntax.returncode == 0, syntax.stderr
@@ -232,7 +230,7 @@ def test_commands_are_accepted_by_their_programs(block: Block, tmp_path: Path, m
 
 @pytest.mark.slow
 @pytest.mark.parametrize("line", list(dict.fromkeys(line for _, line in COMMANDS if kind(line) == "run")), ids=str)
-def test_quick_commands_run(line: Any, tmp_path: Path) -> None:
+def test_quick_commands_run(line, tmp_path):
     check(line, tmp_path)
 
 
@@ -252,7 +250,7 @@ def test_quick_commands_run(line: Any, tmp_path: Path) -> None:
         "frobnicate --all",
     ],
 )
-def test_a_command_that_its_program_refuses_is_found(command: str, tmp_path: Path) -> None:
+def test_a_command_that_its_program_refuses_is_found(command, tmp_path):
     (line,) = lines(command)
     with pytest.raises((Refused, SystemExit, UnknownName)):
         check(line, tmp_path)
@@ -268,5 +266,5 @@ def test_a_command_that_its_program_refuses_is_found(command: str, tmp_path: Pat
         ('for s in 1 2; do\n    make "x y" \\\n      z\ndone\n', ["for s in 1 2", "make 'x y' z", "done"]),
     ],
 )  # fmt: skip
-def test_what_was_typed_is_taken_apart_as_a_shell_does(block: str, words: list[str]) -> None:
+def test_what_was_typed_is_taken_apart_as_a_shell_does(block, words):
     assert list(map(str, lines(block))) == words

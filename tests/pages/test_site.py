@@ -80,7 +80,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_the_site_has_a_page_for_every_environment_method_command_and_setting(site: Path) -> None:
+def test_the_site_has_a_page_for_every_environment_method_command_and_setting(site):
     for name in pages.files().values():
         assert (site / f"{name}.html").is_file(), name
     for environment in builtin():
@@ -95,7 +95,7 @@ def test_the_site_has_a_page_for_every_environment_method_command_and_setting(si
 
 
 @pytest.mark.slow
-def test_nothing_is_loaded_from_other_hosts(site: Path) -> None:
+def test_nothing_is_loaded_from_other_hosts(site):
     for page in site.rglob("*.html"):
         assert [load for load in parsed(page).loads if re.match(r"(?i)(\w+:)?//", load)] == [], page
     for sheet in site.rglob("*.css"):
@@ -106,7 +106,7 @@ def test_nothing_is_loaded_from_other_hosts(site: Path) -> None:
 
 
 @pytest.mark.slow
-def test_every_link_of_the_site_leads_to_a_file_of_it(site: Path) -> None:
+def test_every_link_of_the_site_leads_to_a_file_of_it(site):
     broken = [
         f"{page.relative_to(site)}: {link}"
         for page in site.rglob("*.html")
@@ -118,7 +118,7 @@ def test_every_link_of_the_site_leads_to_a_file_of_it(site: Path) -> None:
 
 
 @pytest.mark.slow
-def test_language_models_find_every_written_page(site: Path) -> None:
+def test_language_models_find_every_written_page(site):
     listed = re.findall(r"\]\(([^)#]+)", (site / "llms.txt").read_text(encoding="utf-8"))
     assert all((site / link).is_file() for link in listed if "://" not in link)
     whole = (site / "llms-full.txt").read_text(encoding="utf-8")
@@ -130,7 +130,7 @@ def test_language_models_find_every_written_page(site: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_page_without_a_table_of_contents_and_a_broken_link_end_the_build(tmp_path: Path) -> None:
+def test_a_page_without_a_table_of_contents_and_a_broken_link_end_the_build(tmp_path):
     """With the settings of the site, on a site of three pages."""
     source = tmp_path / "pages"
     source.mkdir()
@@ -146,7 +146,7 @@ def test_a_page_without_a_table_of_contents_and_a_broken_link_end_the_build(tmp_
     assert "gone.md" in run.stderr and "nothing" in run.stderr
 
 
-def test_a_folder_that_is_no_site_is_not_replaced(tmp_path: Path) -> None:
+def test_a_folder_that_is_no_site_is_not_replaced(tmp_path):
     (tmp_path / "letter.txt").write_text("mine")
     from docs.site.build import build as build_here
 
@@ -154,7 +154,7 @@ def test_a_folder_that_is_no_site_is_not_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "letter.txt").read_text() == "mine"
 
 
-def test_links_lead_to_pages_and_to_files_and_code_is_left_alone() -> None:
+def test_links_lead_to_pages_and_to_files_and_code_is_left_alone():
     linker = pages.Linker(pages.files())
     text = "[a](../data.md#x) `[a](../a.md)` [f](../../trainers/train.py) [w](https://x.org/a.md) [n](no.md)\n"
     assert linker.rewritten(text, "docs/methods/ppo.md", "methods/ppo") == (
@@ -167,7 +167,7 @@ def test_links_lead_to_pages_and_to_files_and_code_is_left_alone() -> None:
     assert linker.shown == {"trainers/train.py"} and linker.images == {"docs/images/recipes.png"}
 
 
-def test_every_section_of_the_index_becomes_one_of_the_site() -> None:
+def test_every_section_of_the_index_becomes_one_of_the_site():
     text = (ROOT / pages.CONTENTS).read_text(encoding="utf-8")
     parts = pages.sections(text)
     assert [part.title for part in parts] == re.findall(r"^\*\*(.+)\*\*$", text, re.M)
@@ -199,9 +199,7 @@ def opened(driver: Any, site: Path, page: str, width: int, scheme: str) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1400])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_page_of_each_kind_is_accessible_and_fits_the_screen(
-    driver: Any, site: Path, kind: str, width: int, scheme: str
-) -> None:
+def test_a_page_of_each_kind_is_accessible_and_fits_the_screen(driver, site, kind, width, scheme):
     opened(driver, site, KINDS[kind], width, scheme)
     assert driver.execute_script("return document.documentElement.dataset.theme") == scheme
     wide = CUT_OFF if width == 390 else "document.documentElement.scrollWidth > innerWidth"
@@ -222,7 +220,7 @@ def test_a_page_of_each_kind_is_accessible_and_fits_the_screen(
 
 
 @pytest.mark.slow
-def test_the_first_screen_says_what_the_project_is_and_what_to_type_before_a_picture(driver: Any, site: Path) -> None:
+def test_the_first_screen_says_what_the_project_is_and_what_to_type_before_a_picture(driver, site):
     opened(driver, site, KINDS["front"], 1280, "light")
     found = driver.execute_script(
         "return [...document.querySelectorAll('.bd-article :is(p, pre, img)')]"
@@ -234,7 +232,7 @@ def test_the_first_screen_says_what_the_project_is_and_what_to_type_before_a_pic
 
 
 @pytest.mark.slow
-def test_the_search_finds_pages_without_a_network(driver: Any, site: Path) -> None:
+def test_the_search_finds_pages_without_a_network(driver, site):
     from selenium.webdriver.common.by import By
     from selenium.webdriver.support.wait import WebDriverWait
 

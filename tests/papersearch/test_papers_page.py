@@ -33,7 +33,7 @@ def tab(hundred: Path) -> Tab:
     return Tab(app_of(hundred).test_client())
 
 
-def test_an_episode_on_the_page_is_that_of_the_environment(tab: Tab, hundred: Path) -> None:
+def test_an_episode_on_the_page_is_that_of_the_environment(tab, hundred):
     env = played(hundred)
     tab.post("/api/score", show=True)
     total, before = 0.0, set[str]()
@@ -71,7 +71,7 @@ def test_an_episode_on_the_page_is_that_of_the_environment(tab: Tab, hundred: Pa
 
 
 @pytest.mark.parametrize("query", ['a": refused, b', "a: 3 papers, 2 new", "two\nlines: x", "refused, "])
-def test_a_query_cannot_pass_for_a_result(tab: Tab, query: str) -> None:
+def test_a_query_cannot_pass_for_a_result(tab, query):
     for refused in (False, True):
         tab.step([("search", query)])
         (call,) = tab.state["turns"][-1]["results"]
@@ -81,7 +81,7 @@ def test_a_query_cannot_pass_for_a_result(tab: Tab, query: str) -> None:
         )
 
 
-def test_what_depends_on_the_papers_asked_for_is_told_at_the_end_or_on_request(tab: Tab) -> None:
+def test_what_depends_on_the_papers_asked_for_is_told_at_the_end_or_on_request(tab):
     def told() -> bool:
         state = tab.state
         rewards = [turn["reward"] for turn in state["turns"]]
@@ -101,7 +101,7 @@ def test_what_depends_on_the_papers_asked_for_is_told_at_the_end_or_on_request(t
     assert {paper["id"] for paper in tab.state["papers"] if paper["gold"]} == {*GOLD} and tab.state["missed"] == []
 
 
-def test_at_the_limit_of_steps_the_episode_ends_and_names_what_was_not_found(tab: Tab) -> None:
+def test_at_the_limit_of_steps_the_episode_ends_and_names_what_was_not_found(tab):
     for number in range(5):
         assert not tab.state["over"]
         tab.step([("search", f"the survey {number}")])
@@ -110,7 +110,7 @@ def test_at_the_limit_of_steps_the_episode_ends_and_names_what_was_not_found(tab
     assert tab.state["missed"][-1] == {"id": "apart", "title": "Apart from the others", "year": 2024}
 
 
-def test_without_a_limit_the_episode_goes_on_and_the_last_steps_can_be_taken_back(hundred: Path) -> None:
+def test_without_a_limit_the_episode_goes_on_and_the_last_steps_can_be_taken_back(hundred):
     tab = Tab(app_of(hundred, horizon=None).test_client())
     for number in range(UNDOS + 3):
         tab.step([("search", f"the survey {number}")])
@@ -124,7 +124,7 @@ def test_without_a_limit_the_episode_goes_on_and_the_last_steps_can_be_taken_bac
     assert tab.state["total"] == COUNT
 
 
-def test_undo_leads_back_to_each_state_also_from_the_end(tab: Tab) -> None:
+def test_undo_leads_back_to_each_state_also_from_the_end(tab):
     def seen() -> dict[str, Any]:
         return {name: value for name, value in tab.state.items() if name != "change"}
 
@@ -137,7 +137,7 @@ def test_undo_leads_back_to_each_state_also_from_the_end(tab: Tab) -> None:
         assert seen() == expected
 
 
-def test_the_expert_solves_the_task_by_the_calls_of_its_hints(tab: Tab) -> None:
+def test_the_expert_solves_the_task_by_the_calls_of_its_hints(tab):
     while not tab.state["over"]:
         calls = tab.get("/api/hint").json["calls"]
         tab.step([(call["tool"], call["argument"]) for call in calls])
@@ -145,7 +145,7 @@ def test_the_expert_solves_the_task_by_the_calls_of_its_hints(tab: Tab) -> None:
     assert tab.get("/api/hint").status_code == 400
 
 
-def test_a_paper_of_the_pool_opens_whole_and_another_does_not(tab: Tab) -> None:
+def test_a_paper_of_the_pool_opens_whole_and_another_does_not(tab):
     assert tab.get("/api/paper?id=p9").status_code == 404
     for calls in WAY[:2]:
         tab.step(calls)
@@ -159,7 +159,7 @@ def test_a_paper_of_the_pool_opens_whole_and_another_does_not(tab: Tab) -> None:
     assert len(long["snippet"]) <= states.SNIPPET
 
 
-def test_an_export_has_the_whole_pool(tab: Tab, hundred: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_export_has_the_whole_pool(tab, hundred, monkeypatch):
     monkeypatch.setattr(states, "LISTED", 7)
     for calls in WAY:
         tab.step(calls)
@@ -176,7 +176,7 @@ def test_an_export_has_the_whole_pool(tab: Tab, hundred: Path, monkeypatch: pyte
     assert tab.get("/api/export/pickle").status_code == 404
 
 
-def test_tasks_are_gone_through_in_order_and_found_by_their_words(tab: Tab) -> None:
+def test_tasks_are_gone_through_in_order_and_found_by_their_words(tab):
     assert (tab.state["task"]["id"], tab.state["task"]["number"], tab.state["task"]["of"]) == ("all", 1, 2)
     assert tab.state["task"]["until"] == "2025-01-01" and MARKUP in tab.state["task"]["query"]
     for to, expected in (("next", "short"), ("next", "all"), ("previous", "short"), ("same", "short")):
@@ -195,7 +195,7 @@ def test_tasks_are_gone_through_in_order_and_found_by_their_words(tab: Tab) -> N
         assert [task["id"] for task in found["tasks"]] == ids and found["total"] == len(ids)
 
 
-def test_a_seed_chooses_the_same_random_tasks_each_time() -> None:
+def test_a_seed_chooses_the_same_random_tasks_each_time():
     env = PaperSearchEnv(papers=200, split="test")
     ids = env.tasks.ids("test")
 
@@ -209,7 +209,7 @@ def test_a_seed_chooses_the_same_random_tasks_each_time() -> None:
     assert len({walk(seed)[0] for seed in range(20)}) > 1
 
 
-def test_a_page_that_is_out_of_date_changes_nothing_and_is_told_where_it_is(tab: Tab) -> None:
+def test_a_page_that_is_out_of_date_changes_nothing_and_is_told_where_it_is(tab):
     old = tab.state["change"]
     tab.step([("search", "graph")])
     made = [{"tool": "search", "argument": "survey"}]
@@ -226,7 +226,7 @@ def test_a_page_that_is_out_of_date_changes_nothing_and_is_told_where_it_is(tab:
     assert tab.get("/api/state").json["state"]["steps"] == 1
 
 
-def test_tabs_have_episodes_of_their_own_at_the_same_time(hundred: Path) -> None:
+def test_tabs_have_episodes_of_their_own_at_the_same_time(hundred):
     app = app_of(hundred)
     tabs = [Tab(app.test_client()) for _ in range(6)]
 
@@ -250,7 +250,7 @@ PAPERS = (
 )
 
 
-def test_bibtex_has_an_entry_with_a_key_of_its_own_for_each() -> None:
+def test_bibtex_has_an_entry_with_a_key_of_its_own_for_each():
     written = bibtex([*PAPERS, PAPERS[0]])
     assert re.findall(r"@misc\{(.*),", written) == [
         "byron1999search", "byron2010search", "byron2024search", "paper", "byron1999search-2",
@@ -260,7 +260,7 @@ def test_bibtex_has_an_entry_with_a_key_of_its_own_for_each() -> None:
 
 
 @given(st.lists(st.tuples(st.text(), st.lists(st.text())), max_size=4))
-def test_any_title_and_author_can_be_written(papers: list[tuple[str, list[str]]]) -> None:
+def test_any_title_and_author_can_be_written(papers):
     documents = [
         Document(f"p{rank}", title, "", 20200101, (), {"authors": authors})
         for rank, (title, authors) in enumerate(papers)

@@ -40,14 +40,14 @@ def tab(hundred: Path) -> Tab:
 
 
 @pytest.mark.parametrize("headers", [{}, {"X-Visit": ""}, {"X-Visit": "guess"}])
-def test_without_its_key_no_episode_is_shown(tab: Tab, headers: dict[str, str]) -> None:
+def test_without_its_key_no_episode_is_shown(tab, headers):
     for path in ("/api/state", "/api/hint", "/api/paper?id=p1", "/api/export/csv"):
         assert tab.client.get(path, headers=headers).status_code == 410
 
 
 @pytest.mark.parametrize("headers", FOREIGN)
 @pytest.mark.parametrize("path", POSTS)
-def test_another_site_can_do_nothing(tab: Tab, path: str, headers: dict[str, str]) -> None:
+def test_another_site_can_do_nothing(tab, path, headers):
     response = tab.client.post(f"/api/{path}", json={}, headers=tab.headers | headers)
     assert response.status_code == 403 and "another site" in response.json["error"]
     assert tab.client.post("/api/visit", json={}, headers={"Origin": "http://localhost"}).status_code == 200
@@ -67,15 +67,13 @@ def test_another_site_can_do_nothing(tab: Tab, path: str, headers: dict[str, str
         ("begin", {"change": 1, "task": "x" * 1_001}, "task"),
     ],
 )
-def test_a_body_of_another_form_is_refused_by_name_and_no_step_is_taken(
-    tab: Tab, path: str, body: object, said: str
-) -> None:
+def test_a_body_of_another_form_is_refused_by_name_and_no_step_is_taken(tab, path, body, said):
     response = tab.client.post(f"/api/{path}", json=body, headers=tab.headers)
     assert response.status_code == 400 and said in response.json["error"]
     assert tab.get("/api/state").json["state"]["steps"] == 0
 
 
-def test_wrong_types_sizes_addresses_and_methods_are_refused(tab: Tab) -> None:
+def test_wrong_types_sizes_addresses_and_methods_are_refused(tab):
     def post(body: bytes, kind: str) -> TestResponse:
         return tab.client.post("/api/step", data=body, content_type=kind, headers=tab.headers)
 
@@ -93,7 +91,7 @@ def test_wrong_types_sizes_addresses_and_methods_are_refused(tab: Tab) -> None:
     assert "GET" in tab.client.post("/").headers["Allow"]
 
 
-def test_what_breaks_is_said_without_a_traceback(tab: Tab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_breaks_is_said_without_a_traceback(tab, monkeypatch):
     def damaged(self: Visit) -> None:
         raise DataError("papers.corpus: damaged. Build it anew")
 
@@ -107,7 +105,7 @@ def test_what_breaks_is_said_without_a_traceback(tab: Tab, monkeypatch: pytest.M
         assert response.status_code == 500 and said in response.json["error"] and "secret" not in response.text
 
 
-def test_the_files_of_the_page_are_revalidated_and_what_is_served_loads_nothing_from_elsewhere(tab: Tab) -> None:
+def test_the_files_of_the_page_are_revalidated_and_what_is_served_loads_nothing_from_elsewhere(tab):
     for path in (*FILES, "/api/state", "/nowhere"):
         headers = tab.get(path).headers
         policy = dict(part.split(" ", 1) for part in headers["Content-Security-Policy"].split("; "))
@@ -154,7 +152,7 @@ HEADERS = st.fixed_dictionaries(
 @pytest.mark.seconds
 @given(st.sampled_from(POSTS), JSON)
 @settings(max_examples=200, deadline=None)
-def test_no_body_breaks_the_server(client: FlaskClient, path: str, body: object) -> None:
+def test_no_body_breaks_the_server(client, path, body):
     headers, data = Tab(client).headers, json.dumps(body).encode("utf-8", "surrogatepass")
     response = client.post(f"/api/{path}", data=data, content_type="application/json", headers=headers)
     assert response.status_code in ({200} if path == "visit" else {200, 400, 409}), response.text
@@ -164,7 +162,7 @@ def test_no_body_breaks_the_server(client: FlaskClient, path: str, body: object)
 @pytest.mark.seconds
 @given(STEPS)
 @settings(max_examples=40, deadline=None)
-def test_any_calls_give_a_state_that_fits_together(client: FlaskClient, steps: list[list[dict[str, str]]]) -> None:
+def test_any_calls_give_a_state_that_fits_together(client, steps):
     tab = Tab(client)
     for number, calls in enumerate(steps, 1):
         if tab.state["over"]:
@@ -186,9 +184,7 @@ def test_any_calls_give_a_state_that_fits_together(client: FlaskClient, steps: l
     HEADERS,
 )
 @settings(max_examples=200, deadline=None)
-def test_no_request_breaks_the_server(
-    client: FlaskClient, method: str, path: str, body: bytes, headers: dict[str, str]
-) -> None:
+def test_no_request_breaks_the_server(client, method, path, body, headers):
     response = client.open(path, method=method, data=body, headers=headers)
     assert response.status_code < 500, response.get_data(as_text=True)
 
@@ -201,7 +197,7 @@ def begun(address: str) -> dict[str, object]:
     return state
 
 
-def test_the_page_opens_on_this_machine_alone_says_so_and_closes_with_ctrl_c(hundred: Path) -> None:
+def test_the_page_opens_on_this_machine_alone_says_so_and_closes_with_ctrl_c(hundred):
     with opened("papersearch", "--source", str(hundred)) as (said, address, process):
         assert said.startswith("The search for papers (102 papers, 2 tasks) is open at http://127.0.0.1:")
         assert "for this machine alone" in said
@@ -217,7 +213,7 @@ def test_the_page_opens_on_this_machine_alone_says_so_and_closes_with_ctrl_c(hun
         assert process.returncode == 0
 
 
-def test_task_split_steps_and_arguments_of_the_environment_are_taken(hundred: Path) -> None:
+def test_task_split_steps_and_arguments_of_the_environment_are_taken(hundred):
     given = ["--source", str(hundred), "--split", "test", "--task", "other", "--steps", "0", "--option", "max_calls=2"]
     with opened("papersearch", *given) as (_, address, _):
         state = begun(address)
@@ -235,9 +231,7 @@ def test_task_split_steps_and_arguments_of_the_environment_are_taken(hundred: Pa
         (["papersearch", "--browser", "--save", "mine.jsonl"], "--save is for play in a terminal"),
     ],
 )
-def test_what_a_user_can_mend_is_one_message(
-    hundred: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
-) -> None:
+def test_what_a_user_can_mend_is_one_message(hundred, capsys, arguments, said):
     assert main(["play", *arguments, "--source", str(hundred), "--port", "0"]) == 2
     told = capsys.readouterr().err
     assert said in told and told.startswith("envsuite: ") and "Traceback" not in told
@@ -245,7 +239,7 @@ def test_what_a_user_can_mend_is_one_message(
 
 @pytest.mark.parametrize(("page", "extra"), [("papersearch", "serve"), ("webshop", "webshop-play")])
 @pytest.mark.parametrize("missing", ["flask", "uvicorn"])
-def test_without_the_extra_the_message_is_the_command_that_mends_it(missing: str, page: str, extra: str) -> None:
+def test_without_the_extra_the_message_is_the_command_that_mends_it(missing, page, extra):
     code = f"import sys; sys.modules[{missing!r}] = None; from envsuite.cli import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", code, "play", page, "--browser"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=120)
@@ -254,7 +248,7 @@ def test_without_the_extra_the_message_is_the_command_that_mends_it(missing: str
     assert run.stderr.endswith(f"): pip install 'envsuite[{extra}]'\n") and run.stderr.count("\n") == 1
 
 
-def test_help_says_how_the_page_and_the_terminal_are_opened(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_says_how_the_page_and_the_terminal_are_opened(capsys):
     with pytest.raises(SystemExit):
         main(["play", "--help"])
     said = " ".join(capsys.readouterr().out.split())

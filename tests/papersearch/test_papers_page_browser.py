@@ -131,7 +131,7 @@ def accessible(typist: Typist) -> None:
 
 
 @SIZES
-def test_a_whole_task_is_played_by_keyboard_alone(driver: Any, address: str, size: tuple[int, int]) -> None:
+def test_a_whole_task_is_played_by_keyboard_alone(driver, address, size):
     typist = Typist(driver, address, size)
     typist.keys("the survey", Keys.ENTER, "the survey", Keys.ENTER)
     assert typist.texts("#tray .call") == ["search the survey"] * 2
@@ -177,9 +177,7 @@ def test_a_whole_task_is_played_by_keyboard_alone(driver: Any, address: str, siz
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @SIZES
-def test_a_pool_of_a_hundred_papers_fits_the_screen_and_is_accessible(
-    driver: Any, address: str, size: tuple[int, int], scheme: str
-) -> None:
+def test_a_pool_of_a_hundred_papers_fits_the_screen_and_is_accessible(driver, address, size, scheme):
     typist = Typist(driver, address, size, scheme)
     accessible(typist)
     typist.hundred()
@@ -200,7 +198,7 @@ def test_a_pool_of_a_hundred_papers_fits_the_screen_and_is_accessible(
     assert typist.complaints() == []
 
 
-def test_the_list_shows_all_of_a_hundred_papers_by_keys(driver: Any, address: str) -> None:
+def test_the_list_shows_all_of_a_hundred_papers_by_keys(driver, address):
     typist = Typist(driver, address)
     typist.hundred()
     typist.keys(Keys.END)
@@ -217,8 +215,8 @@ def test_the_list_shows_all_of_a_hundred_papers_by_keys(driver: Any, address: st
 
 @SIZES
 def test_the_selected_paper_and_its_neighbours_are_marked_in_the_graph_and_listed_as_text(
-    driver: Any, address: str, hundred: Path, size: tuple[int, int]
-) -> None:
+    driver, address, hundred, size
+):
     typist = Typist(driver, address, size)
     typist.hundred()
     session = played(hundred, *WAY[:2]).session
@@ -246,7 +244,7 @@ def test_the_selected_paper_and_its_neighbours_are_marked_in_the_graph_and_liste
     assert typist.run("return document.activeElement.id") == f"title-{listed[0]}"
 
 
-def test_a_click_on_a_node_selects_its_paper(driver: Any, address: str) -> None:
+def test_a_click_on_a_node_selects_its_paper(driver, address):
     typist = Typist(driver, address)
     typist.hundred()
     x, y = typist.run(
@@ -259,7 +257,7 @@ def test_a_click_on_a_node_selects_its_paper(driver: Any, address: str) -> None:
     typist.wait("document.querySelector('#selected-name')?.textContent.startsWith('21. ')")
 
 
-def test_texts_of_papers_stay_texts_whatever_is_in_them(driver: Any, address: str) -> None:
+def test_texts_of_papers_stay_texts_whatever_is_in_them(driver, address):
     typist = Typist(driver, address)
     assert MARKUP in typist.text("#query")
     typist.keys(MARKUP, Keys.ENTER)
@@ -293,7 +291,7 @@ def test_texts_of_papers_stay_texts_whatever_is_in_them(driver: Any, address: st
     assert typist.complaints() == []
 
 
-def test_a_reload_keeps_the_episode_and_another_tab_has_its_own(driver: Any, address: str) -> None:
+def test_a_reload_keeps_the_episode_and_another_tab_has_its_own(driver, address):
     typist = Typist(driver, address)
     typist.hundred()
     typist.load()
@@ -308,7 +306,7 @@ def test_a_reload_keeps_the_episode_and_another_tab_has_its_own(driver: Any, add
         driver.switch_to.window(first)
 
 
-def test_an_episode_that_the_server_forgot_is_said_and_a_new_one_begun(driver: Any, address: str) -> None:
+def test_an_episode_that_the_server_forgot_is_said_and_a_new_one_begun(driver, address):
     typist = Typist(driver, address)
     typist.run("sessionStorage.setItem('papersearch-visit', 'of another day')")
     typist.load()
@@ -318,7 +316,7 @@ def test_an_episode_that_the_server_forgot_is_said_and_a_new_one_begun(driver: A
     driver.get_log("browser")  # the browser notes the status 410
 
 
-def test_leaving_an_episode_is_asked_first(driver: Any, address: str) -> None:
+def test_leaving_an_episode_is_asked_first(driver, address):
     typist = Typist(driver, address)
     typist.keys("the survey", Keys.ENTER, Keys.ENTER)
     typist.taken(1)
@@ -334,7 +332,7 @@ def test_leaving_an_episode_is_asked_first(driver: Any, address: str) -> None:
     typist.wait("document.getElementById('place').textContent.startsWith('Task 2 of 2')")
 
 
-def test_tasks_are_found_by_words(driver: Any, address: str) -> None:
+def test_tasks_are_found_by_words(driver, address):
     typist = Typist(driver, address, SMALL)
     typist.run("document.getElementById('list-tasks').focus()")
     typist.keys(Keys.ENTER)
@@ -346,7 +344,7 @@ def test_tasks_are_found_by_words(driver: Any, address: str) -> None:
     typist.wait("document.getElementById('place').textContent.startsWith('Task 2 of 2')")
 
 
-def test_single_keys_can_be_switched_off(driver: Any, address: str) -> None:
+def test_single_keys_can_be_switched_off(driver, address):
     typist = Typist(driver, address)
     typist.hundred()
     typist.keys("?")
@@ -361,7 +359,7 @@ def test_single_keys_can_be_switched_off(driver: Any, address: str) -> None:
     typist.run("localStorage.clear()")
 
 
-def test_the_graph_follows_the_theme(driver: Any, address: str) -> None:
+def test_the_graph_follows_the_theme(driver, address):
     typist = Typist(driver, address)
     typist.hundred()
     year = "getComputedStyle(document.querySelector('#graph .year')).fill"
@@ -372,9 +370,7 @@ def test_the_graph_follows_the_theme(driver: Any, address: str) -> None:
     typist.wait(f"{year} === '{light}'")
 
 
-def test_the_graph_is_enlarged_around_the_selected_paper_moved_by_dragging_and_fitted_again(
-    driver: Any, address: str
-) -> None:
+def test_the_graph_is_enlarged_around_the_selected_paper_moved_by_dragging_and_fitted_again(driver, address):
     typist = Typist(driver, address)
     typist.hundred()
     typist.keys(Keys.HOME, "j", "j")
@@ -401,9 +397,7 @@ def test_the_graph_is_enlarged_around_the_selected_paper_moved_by_dragging_and_f
     assert typist.run(place)[2] == pytest.approx(width, rel=0.02) and typist.run(INSIDE) >= -2
 
 
-def test_the_pool_is_downloaded_as_the_command_writes_it(
-    driver: Any, address: str, hundred: Path, tmp_path: Path
-) -> None:
+def test_the_pool_is_downloaded_as_the_command_writes_it(driver, address, hundred, tmp_path):
     typist = Typist(driver, address)
     typist.hundred()
     driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})

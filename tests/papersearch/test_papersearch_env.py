@@ -49,7 +49,7 @@ def expand(key: str) -> ToolCall:
     return ToolCall("expand", {"paper_id": key})
 
 
-def test_an_episode_by_hand(seven: Path) -> None:
+def test_an_episode_by_hand(seven):
     env = PaperSearchEnv(source=str(seven))
     observation, info = env.reset()
     assert observation["task"] == (
@@ -78,7 +78,7 @@ def test_an_episode_by_hand(seven: Path) -> None:
     assert info["metrics"]["f1_all"] == 1.0 and info["metrics"]["calls"] == 3.0
 
 
-def test_an_episode_goes_on_after_all_gold_is_found_if_asked_to(seven: Path) -> None:
+def test_an_episode_goes_on_after_all_gold_is_found_if_asked_to(seven):
     env = PaperSearchEnv(source=str(seven), end_when_found=False)
     env.reset()
     _, _, terminated, _, info = env.step([search("alpha beta"), search("gamma")])
@@ -86,7 +86,7 @@ def test_an_episode_goes_on_after_all_gold_is_found_if_asked_to(seven: Path) -> 
 
 
 @pytest.mark.parametrize("selector", ["gold", "lexical"])
-def test_nothing_of_the_gold_is_seen_before_it_is_found(selector: str) -> None:
+def test_nothing_of_the_gold_is_seen_before_it_is_found(selector):
     env = PaperSearchEnv(**SMALL, selector=selector, shown=1_000)
     inside = PaperSearchEnv(**SMALL, split=None)
     rng = random.Random(1)
@@ -112,7 +112,7 @@ def test_nothing_of_the_gold_is_seen_before_it_is_found(selector: str) -> None:
         assert task_id == info["task_id"]
 
 
-def test_the_list_under_gold_is_the_same_whatever_is_gold(tmp_path: Path, seven: Path) -> None:
+def test_the_list_under_gold_is_the_same_whatever_is_gold(tmp_path, seven):
     other = build(InMemory("x", DOCUMENTS, [{**TASKS[0], "gold": ["old"]}]), tmp_path / "other.corpus")
     seen = []
     for path in (seven, other):
@@ -122,7 +122,7 @@ def test_the_list_under_gold_is_the_same_whatever_is_gold(tmp_path: Path, seven:
     assert seen[0] == seen[1]
 
 
-def test_observations_are_bounded() -> None:
+def test_observations_are_bounded():
     env = PaperSearchEnv(**SMALL, shown=5, snippet=30)
     env.reset()
     for number in range(3):
@@ -132,7 +132,7 @@ def test_observations_are_bounded() -> None:
     assert "… and " in observation["text"]
 
 
-def test_the_expert_finds_everything_and_the_lexical_baseline_much() -> None:
+def test_the_expert_finds_everything_and_the_lexical_baseline_much():
     recall: dict[str, float] = {}
     for name, player in (("expert", PaperSearchExpert()), ("lexical", PaperSearchLexical())):
         env = PaperSearchEnv(split="test", **SMALL)
@@ -143,7 +143,7 @@ def test_the_expert_finds_everything_and_the_lexical_baseline_much() -> None:
 
 
 @pytest.mark.parametrize("snippet", [0, 40])
-def test_the_lexical_baseline_expands_no_paper_twice_and_uses_every_call_of_a_step(snippet: int) -> None:
+def test_the_lexical_baseline_expands_no_paper_twice_and_uses_every_call_of_a_step(snippet):
     for calls in (1, 2, 5):
         env = PaperSearchEnv(**SMALL, split="test", snippet=snippet, shown=12, max_calls=calls, end_when_found=False)
         for task_id in env.tasks.ids("test")[:6]:
@@ -153,7 +153,7 @@ def test_the_lexical_baseline_expands_no_paper_twice_and_uses_every_call_of_a_st
             assert metrics["expansions"] == 2 * max(1, calls - 1) and metrics["calls"] == 1 + 2 * calls
 
 
-def test_milestones_are_the_gold_papers_found(seven: Path) -> None:
+def test_milestones_are_the_gold_papers_found(seven):
     env = PaperSearchEnv(source=seven)
     env.reset(options={"task_id": "q-train"})
     milestones = PaperSearchMilestones(env)
@@ -163,7 +163,7 @@ def test_milestones_are_the_gold_papers_found(seven: Path) -> None:
         assert milestones.count_reached(calls, env.step(calls)[4]) == reached
 
 
-def test_with_one_call_a_step_as_the_configs_train_the_rewards_of_calls_and_steps_are_equal(root: Path) -> None:
+def test_with_one_call_a_step_as_the_configs_train_the_rewards_of_calls_and_steps_are_equal(root):
     run, base = (yaml.safe_load((root / "configs" / f"papersearch{name}.yaml").read_text()) for name in ("", "-base"))
     kwargs = [env["kwargs"] for env in (*run["envs"], *run["evaluation"]["envs"])]
     kwargs += [game["kwargs"] for stage in base["stages"] for game in stage.get("games", ())]
@@ -190,12 +190,12 @@ def test_with_one_call_a_step_as_the_configs_train_the_rewards_of_calls_and_step
         ({"source": "/nowhere/x.corpus"}, DataError, "x.corpus"),
     ],
 )
-def test_arguments_out_of_range_are_refused(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_arguments_out_of_range_are_refused(arguments, error, message):
     with pytest.raises(error, match=message):
         PaperSearchEnv(**{**SMALL, **arguments})
 
 
-def test_another_search_can_be_used(seven: Path) -> None:
+def test_another_search_can_be_used(seven):
     class Backwards:
         name = "backwards"
 
@@ -209,7 +209,7 @@ def test_another_search_can_be_used(seven: Path) -> None:
     assert env.step([search("delta")])[1] == 1.0
 
 
-def test_an_action_that_is_none_leaves_the_list_in_sight(seven: Path) -> None:
+def test_an_action_that_is_none_leaves_the_list_in_sight(seven):
     env = PaperSearchEnv(source=seven)
     env.reset()
     env.step([search("delta")])
@@ -217,7 +217,7 @@ def test_an_action_that_is_none_leaves_the_list_in_sight(seven: Path) -> None:
     assert text.startswith("Invalid action: ") and "g4 (2013) Delta beta" in text
 
 
-def test_the_counts_on_the_page_are_those_of_the_task_set(page: str) -> None:
+def test_the_counts_on_the_page_are_those_of_the_task_set(page):
     tasks = load("builtin").task_set
     for split, ids in tasks.splits.items():
         kinds = ("method-problem", "problem-setting", "method-setting")
@@ -230,15 +230,13 @@ def recordings(shared: Path) -> Path:
     return shared / "golden-3" / "papersearch_steps.jsonl"
 
 
-def test_calls_earn_what_steppos_code_paid_and_find_the_same_papers(recordings: Path) -> None:
+def test_calls_earn_what_steppos_code_paid_and_find_the_same_papers(recordings):
     report = compare(read_lines(recordings))
     assert not report.differences, report.text()
     assert report.counts["rewards of steps"] == report.counts["pools after steps"] == 600
 
 
-def test_rewards_of_steps_differ_from_steppos_code_where_calls_of_a_step_find_more_than_three_papers(
-    recordings: Path,
-) -> None:
+def test_rewards_of_steps_differ_from_steppos_code_where_calls_of_a_step_find_more_than_three_papers(recordings):
     def make(reward: str, **arguments: object) -> PaperSearchEnv:
         return PaperSearchEnv(reward="step", **arguments)  # type: ignore[arg-type]
 
@@ -263,9 +261,7 @@ def means(env: PaperSearchEnv, player: Teacher) -> tuple[float, float]:
     return sum(turns[-1].info["score"] for turns in found) / len(found), sum(rewards) / len(found)
 
 
-def test_a_careful_player_searches_words_of_the_query_then_expands_papers_of_the_list_and_a_rash_one_only_searches(
-    env: PaperSearchEnv,
-) -> None:
+def test_a_careful_player_searches_words_of_the_query_then_expands_papers_of_the_list_and_a_rash_one_only_searches(env):
     for task_id in env.tasks.ids("train"):
         query, listed = query_of(env.goal(task_id)), ""
         turns = played(env, task_id, Scholar(), STEPS)
@@ -278,7 +274,7 @@ def test_a_careful_player_searches_words_of_the_query_then_expands_papers_of_the
             assert turn.call.name == "search" and turn.argument in parts_of(query) and not turn.slip
 
 
-def test_the_parts_of_a_query_are_the_words_of_its_two_concepts_and_its_subject_is_all_between_them() -> None:
+def test_the_parts_of_a_query_are_the_words_of_its_two_concepts_and_its_subject_is_all_between_them():
     assert subject_of("Who has tried Hoqua for radial parsing?") == "Hoqua for radial parsing"
     literature = Literature(2_000, 5)
     field = literature.field(0)
@@ -294,19 +290,19 @@ def test_the_parts_of_a_query_are_the_words_of_its_two_concepts_and_its_subject_
 
 
 @given(st.text(max_size=60))
-def test_any_query_has_a_subject_and_parts_which_are_of_its_words(query: str) -> None:
+def test_any_query_has_a_subject_and_parts_which_are_of_its_words(query):
     parts = parts_of(query)
     assert parts and all(word in query for part in parts for word in part.split())
     assert subject_of(query) in query
 
 
-def test_a_careful_player_finds_more_than_the_lexical_one_and_a_rash_one_far_less() -> None:
+def test_a_careful_player_finds_more_than_the_lexical_one_and_a_rash_one_far_less():
     env = PaperSearchEnv(split="test", **{**SETTING, "papers": 10_000, "corpus_seed": 0})
     careful, lexical, rash = (means(env, one) for one in (Scholar(), Acting(PaperSearchLexical()), Scholar(rash=1.0)))
     assert careful[0] > lexical[0] > rash[0] + 0.2 and careful[1] > rash[1] + 2.0
 
 
-def test_who_is_careless_slips_now_and_then_and_goes_on_all_the_same(env: PaperSearchEnv) -> None:
+def test_who_is_careless_slips_now_and_then_and_goes_on_all_the_same(env):
     turns = [turn for task_id in env.tasks.ids("train") for turn in played(env, task_id, Scholar(careless=0.3), STEPS)]
     assert 0.2 < sum(turn.slip for turn in turns) / len(turns) < 0.4
     assert all(turn.info["valid"] for turn in turns if not turn.slip)
@@ -314,7 +310,7 @@ def test_who_is_careless_slips_now_and_then_and_goes_on_all_the_same(env: PaperS
     assert prompts.NOT_THERE in said and prompts.REPEATED_EXPANSION in said and prompts.REPEATED_SEARCH in said
 
 
-def test_it_has_an_answer_to_every_state(seven: Path) -> None:
+def test_it_has_an_answer_to_every_state(seven):
     env = PaperSearchEnv(source=seven, end_when_found=False, max_calls=1, snippet=20)
     turns = played(env, "q-test", Scholar(), 25)
     assert all(turn.info["valid"] for turn in turns)
@@ -329,7 +325,7 @@ title = line.map(lambda text: " ".join(text.replace("|", "/").split())).filter(
 
 @given(st.lists(st.tuples(st.from_regex(r"[A-Z][0-9]{1,5}", fullmatch=True), title, title, st.booleans(),
                           st.sampled_from([0, 20240102])), max_size=4), st.integers(0, 2))  # fmt: skip
-def test_the_papers_that_are_shown_are_read_as_they_are(papers: list[Any], more: int) -> None:
+def test_the_papers_that_are_shown_are_read_as_they_are(papers, more):
     lines = [
         prompts.paper(key, date, name, text, 20, 100) + (" [expanded]" if expanded else "")
         for key, name, text, expanded, date in papers

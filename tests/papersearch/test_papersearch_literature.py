@@ -37,9 +37,7 @@ def queries(source: Literature) -> list[dict[str, Any]]:
     return [dict(task) for task in source.tasks()]
 
 
-def test_each_paper_has_a_key_and_clean_sentences_of_its_own_and_cites_papers_that_are_no_newer(
-    papers: dict[str, Document],
-) -> None:
+def test_each_paper_has_a_key_and_clean_sentences_of_its_own_and_cites_papers_that_are_no_newer(papers):
     assert len(papers) == len({paper.text for paper in papers.values()}) == 7_000
     for key, paper in papers.items():
         assert re.fullmatch(r"P\d{7}", key) and 2000 <= paper.date // 10_000 < 2025
@@ -53,7 +51,7 @@ def test_each_paper_has_a_key_and_clean_sentences_of_its_own_and_cites_papers_th
         assert paper.facts["authors"] and paper.facts["venue"]
 
 
-def test_few_papers_get_many_citations(papers: dict[str, Document]) -> None:
+def test_few_papers_get_many_citations(papers):
     cited = Counter(key for paper in papers.values() for key in paper.links)
     counts = sorted((cited[key] for key in papers), reverse=True)
     assert 7 < sum(counts) / len(papers) < 12
@@ -61,9 +59,7 @@ def test_few_papers_get_many_citations(papers: dict[str, Document]) -> None:
     assert counts[0] > 20 * sum(counts) / len(papers)
 
 
-def test_hidden_gold_shares_no_word_with_the_names_in_the_query_and_other_gold_does(
-    papers: dict[str, Document], queries: list[dict[str, Any]]
-) -> None:
+def test_hidden_gold_shares_no_word_with_the_names_in_the_query_and_other_gold_does(papers, queries):
     phrases = [*table("sentences")["method-problem"], *table("sentences")["problem-setting"]]
     phrases += table("sentences")["method-setting"]
     said = {word for line in phrases for word in analyze(re.sub(r"\{\w\}", " ", line))}
@@ -79,8 +75,8 @@ def test_hidden_gold_shares_no_word_with_the_names_in_the_query_and_other_gold_d
 
 
 def test_3_to_20_gold_papers_no_newer_than_the_query_can_be_reached_by_citations_from_one_that_it_names(
-    papers: dict[str, Document], queries: list[dict[str, Any]]
-) -> None:
+    papers, queries
+):
     assert len(queries) > 200
     for task in queries:
         assert LEAST_GOLD <= len(task["gold"]) <= MOST_GOLD and {*task["hidden"]} < {*task["gold"]}
@@ -96,7 +92,7 @@ def test_3_to_20_gold_papers_no_newer_than_the_query_can_be_reached_by_citations
         assert reached == gold
 
 
-def test_most_queries_have_papers_of_the_same_kind_that_are_too_new(source: Literature) -> None:
+def test_most_queries_have_papers_of_the_same_kind_that_are_too_new(source):
     field, newer, total = source.field(0), 0, 0
     numbers = keys(np.arange(len(field.day)), source.seed).tolist()
     place = {f"P{key:07d}": at for at, key in enumerate(numbers)}
@@ -114,7 +110,7 @@ def test_most_queries_have_papers_of_the_same_kind_that_are_too_new(source: Lite
     assert newer > total * 0.95
 
 
-def test_splits_have_queries_of_different_topics(source: Literature, queries: list[dict[str, Any]]) -> None:
+def test_splits_have_queries_of_different_topics(source, queries):
     place = {}
     for number in (0, 1):
         field = source.field(number)
@@ -130,44 +126,44 @@ def test_splits_have_queries_of_different_topics(source: Literature, queries: li
     assert len({task["id"] for task in queries}) == len(queries)
 
 
-def test_a_larger_literature_begins_with_the_same_fields(papers: dict[str, Document]) -> None:
+def test_a_larger_literature_begins_with_the_same_fields(papers):
     larger = Literature(12_000, seed=5)
     assert list(islice(larger.documents(), FIELD)) == list(papers.values())[:FIELD]
     assert next(iter(larger.documents())) != next(iter(Literature(12_000, seed=6).documents()))
 
 
 @pytest.mark.parametrize("papers", [200, 237, 751])
-def test_small_literatures_have_queries_of_every_split(papers: int) -> None:
+def test_small_literatures_have_queries_of_every_split(papers):
     source = Literature(papers)
     assert len({paper.key for paper in source.documents()}) == papers
     assert {task["split"] for task in source.tasks()} == {"train", "validation", "test"}
 
 
-def test_the_number_of_queries_is_bounded_however_many_papers_there_are() -> None:
+def test_the_number_of_queries_is_bounded_however_many_papers_there_are():
     assert 25 <= len(list(Literature(20_000, queries=50).tasks())) <= 50
     assert len(list(Literature(3_000, queries=7).tasks())) <= 7
 
 
 @pytest.mark.parametrize(("papers", "queries"), [(199, 10), (MOST_PAPERS + 1, 10), (1000, 0)])
-def test_impossible_sizes_are_refused(papers: int, queries: int) -> None:
+def test_impossible_sizes_are_refused(papers, queries):
     with pytest.raises(UsageError, match="give"):
         Literature(papers, 0, queries)
 
 
-def test_the_digest_changes_with_every_argument() -> None:
+def test_the_digest_changes_with_every_argument():
     sources = [Literature(), Literature(papers=10_001), Literature(seed=1), Literature(queries=1_999)]
     assert len({source.digest() for source in sources}) == 4
     assert Literature().digest() == Literature().digest()
 
 
-def test_the_generator_is_pinned() -> None:
+def test_the_generator_is_pinned():
     found = hashlib.sha256()
     for paper in islice(Literature().documents(), 500):
         found.update(json.dumps([paper.key, paper.title, paper.text, paper.date, *paper.links]).encode())
     assert found.hexdigest()[:12] == "c398aebd8107", "the papers have changed: increase the version in GENERATOR"
 
 
-def test_no_word_is_in_two_lists_or_in_a_sentence() -> None:
+def test_no_word_is_in_two_lists_or_in_a_sentence():
     lists = table("words")
     stems = [stem for name in LISTS for word in lists[name] for stem in analyze(word)]
     assert len(stems) == len({*stems}) == sum(len(lists[name]) for name in LISTS)
@@ -175,21 +171,21 @@ def test_no_word_is_in_two_lists_or_in_a_sentence() -> None:
     assert not {*stems} & {stem for line in lines for stem in analyze(re.sub(r"\{\w+\}", " ", line))}
 
 
-def test_names_of_a_topic_have_no_word_in_common() -> None:
+def test_names_of_a_topic_have_no_word_in_common():
     topic = topic_of("some topic", 7)
     names = [name.removeprefix("the ") for kind in topic.names for names in kind for name in names]
     words = [word for name in names for word in name.split() if word != "and"] + [*topic.words]
     assert len(words) == len({*words})
 
 
-def test_keys_are_a_permutation() -> None:
+def test_keys_are_a_permutation():
     found = keys(np.arange(200_000), 1)
     assert len({*found.tolist()}) == 200_000
     assert 0 <= found.min() and found.max() < MOST_PAPERS
     assert abs(np.corrcoef(np.arange(200_000), found)[0, 1]) < 0.01
 
 
-def test_citations_stay_in_their_group_and_go_back_in_time() -> None:
+def test_citations_stay_in_their_group_and_go_back_in_time():
     draws = Draws("test")
     group, day = draws.below(40, 1000), draws.below(500, 1000)
     by_date = np.argsort(day, kind="stable")

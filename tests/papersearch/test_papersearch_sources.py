@@ -37,7 +37,7 @@ def _read(row: dict[str, Any]) -> tuple[Document | None, list[str]]:
     return paper_of(row, "papers.jsonl:1", lambda kind, place: problems.append(kind), TODAY), problems
 
 
-def test_a_paper_of_semantic_scholar_is_read() -> None:
+def test_a_paper_of_semantic_scholar_is_read():
     row = {
         "paperId": "649def34", "corpusId": 5, "externalIds": {"ArXiv": "1805.02262", "DOI": "10.1/x"},
         "title": "Construction of the\n Literature Graph", "abstract": "We describe  a system.", "year": 2018,
@@ -52,7 +52,7 @@ def test_a_paper_of_semantic_scholar_is_read() -> None:
     assert problems == ["a reference without an id (left out)"]
 
 
-def test_a_paper_of_arxivs_snapshot_is_dated_by_its_first_version() -> None:
+def test_a_paper_of_arxivs_snapshot_is_dated_by_its_first_version():
     row = {
         "id": "0704.0001", "title": "Calculation", "abstract": "  A calculation.\n", "update_date": "2008-11-26",
         "authors": "C. Bal\\'azs, E. L. Berger and C. Yuan", "categories": "hep-ph", "journal-ref": "Phys.Rev.D76",
@@ -85,7 +85,7 @@ def test_a_paper_of_arxivs_snapshot_is_dated_by_its_first_version() -> None:
         ({"date": "2026-11-25"}, 20261125, "a date in the future (kept)"),
     ],
 )
-def test_dates_of_papers(row: dict[str, Any], date: int, problem: str | None) -> None:
+def test_dates_of_papers(row, date, problem):
     paper, problems = _read({"id": "1", "title": "T", "abstract": "A", **row})
     assert paper is not None and paper.date == date
     assert problems == ([problem] if problem else [])
@@ -106,14 +106,14 @@ def test_dates_of_papers(row: dict[str, Any], date: int, problem: str | None) ->
         ({"title": "T", "abstract": "A", "authors": {"a": 1}, "venue": 9, "externalIds": []}, True, None),
     ],
 )
-def test_what_is_wrong_with_a_paper_is_counted(row: dict[str, Any], kept: bool, problem: str | None) -> None:
+def test_what_is_wrong_with_a_paper_is_counted(row, kept, problem):
     paper, problems = _read({"paper_id": "P1", "year": 2000, **row})
     assert (paper is not None) == kept
     assert problems == ([problem] if problem else [])
     assert paper is None or (0 < len(paper.title) <= 1_000)
 
 
-def test_a_file_with_everything_wrong_is_read_to_its_end(tmp_path: Path) -> None:
+def test_a_file_with_everything_wrong_is_read_to_its_end(tmp_path):
     good = [{"paper_id": f"P{n}", "title": f"Title {n}", "abstract": "中文 ελληνικά", "year": 2000} for n in range(3)]
     path = tmp_path / "papers.jsonl"
     lines = [json.dumps(good[0]), "{broken", "", "[1, 2]", '"text"', '{"title": "\\ud800"}', json.dumps(good[1])]
@@ -131,7 +131,7 @@ def test_a_file_with_everything_wrong_is_read_to_its_end(tmp_path: Path) -> None
         list(PaperFiles(path, strict=True).documents())
 
 
-def test_lines_that_are_too_long_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_that_are_too_long_are_left_out(tmp_path, monkeypatch):
     monkeypatch.setattr(lines_module, "LONGEST_LINE", 100)
     path = _written(tmp_path / "papers.jsonl", [{"a": "x" * 1_000}, {"b": "y" * 80}, {"c": "z" * 101}, {"d": 1}])
     told: list[str] = []
@@ -139,7 +139,7 @@ def test_lines_that_are_too_long_are_left_out(tmp_path: Path, monkeypatch: pytes
     assert told == ["papers.jsonl:1", "papers.jsonl:3"]
 
 
-def test_of_a_damaged_gzip_file_the_beginning_is_read(tmp_path: Path) -> None:
+def test_of_a_damaged_gzip_file_the_beginning_is_read(tmp_path):
     rows = "".join(json.dumps({"id": f"{n}", "title": f"T{n * 7919}", "abstract": "A", "year": 1}) + "\n"
                    for n in range(5_000))  # fmt: skip
     whole = gzip.compress(rows.encode(), mtime=0)
@@ -153,14 +153,14 @@ def test_of_a_damaged_gzip_file_the_beginning_is_read(tmp_path: Path) -> None:
     assert len(list(PaperFiles(tmp_path / "gzipped_without_suffix.json").documents())) == 5_000
 
 
-def test_the_files_of_a_folder_are_read_by_their_names(tmp_path: Path) -> None:
+def test_the_files_of_a_folder_are_read_by_their_names(tmp_path):
     for name, number in (("b.jsonl", 2), ("a.json", 1), ("c.jsonl", 3), ("readme.txt", 4)):
         _written(tmp_path / name, [{"id": number, "title": "T", "abstract": "A", "year": 2000}])
     assert [paper.key for paper in PaperFiles(tmp_path).documents()] == ["1", "2", "3"]
 
 
 @pytest.mark.parametrize("make", [PaperFiles, IeeeVis, Cacm, source_of])
-def test_what_is_not_there_is_said(make: Any, tmp_path: Path) -> None:
+def test_what_is_not_there_is_said(make, tmp_path):
     with pytest.raises(DataError, match=str(tmp_path)):
         make(tmp_path)
     if make is not Cacm:
@@ -179,7 +179,7 @@ def test_what_is_not_there_is_said(make: Any, tmp_path: Path) -> None:
         max_leaves=6,
     ),
 ))  # fmt: skip
-def test_no_object_makes_the_reader_fail(row: dict[str, Any]) -> None:
+def test_no_object_makes_the_reader_fail(row):
     paper, _ = _read(row)
     assert paper is None or (paper.key and paper.title and 0 <= paper.date)
 
@@ -189,7 +189,7 @@ def test_no_object_makes_the_reader_fail(row: dict[str, Any]) -> None:
     [("1706.05350v1", "1706.05350"), ("arXiv:1706.05350", "1706.05350"), ("cs/0501001v12", "cs/0501001"),
      ("math.AG/0501001", "math.AG/0501001"), ("nips2017-2", "nips2017-2"), (" 0704.0001 ", "0704.0001")],
 )  # fmt: skip
-def test_versions_of_arxiv_ids_are_taken_off(written: str, plain: str) -> None:
+def test_versions_of_arxiv_ids_are_taken_off(written, plain):
     assert plain_arxiv_id(written) == plain
 
 
@@ -202,7 +202,7 @@ def _queries(folder: Path, rows: list[Any], name: str = "AutoScholarQuery_dev.js
     return PapersWithQueries(PaperFiles(_written(folder / "papers.jsonl", papers)), [_written(folder / name, rows)])
 
 
-def test_queries_find_their_gold_by_arxiv_id_and_by_title(tmp_path: Path) -> None:
+def test_queries_find_their_gold_by_arxiv_id_and_by_title(tmp_path):
     row = {
         "qid": "q1", "question": "Which?", "answer": ["Another name", "TREES - A survey", "Not there", "On graphs"],
         "answer_arxiv_id": ["1901.00001v3", "2001.00009", "2001.00008", "1901.00001"],
@@ -216,7 +216,7 @@ def test_queries_find_their_gold_by_arxiv_id_and_by_title(tmp_path: Path) -> Non
     assert not source.problems.counts
 
 
-def test_gold_that_is_newer_than_the_query_is_counted_and_not_asked_for(tmp_path: Path) -> None:
+def test_gold_that_is_newer_than_the_query_is_counted_and_not_asked_for(tmp_path):
     row = {"question": "Q", "answer": ["On Graphs", "Trees: a survey"], "source_meta": {"published_time": "20191231"}}
     (task,) = _queries(tmp_path, [row], "RealScholarQuery.jsonl").tasks()
     assert (task["gold"], task["newer"], task["split"], task["id"]) == (["a"], 1, "test", "realscholarquery_test_0")
@@ -235,7 +235,7 @@ def test_gold_that_is_newer_than_the_query_is_counted_and_not_asked_for(tmp_path
         ("{", "a line that is not JSON (left out)"),
     ],
 )
-def test_what_is_wrong_with_a_query_is_counted(row: Any, problem: str, tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_query_is_counted(row, problem, tmp_path):
     source = _queries(tmp_path, [row])
     tasks = list(source.tasks())
     assert source.problems.counts == {problem: 1}
@@ -243,7 +243,7 @@ def test_what_is_wrong_with_a_query_is_counted(row: Any, problem: str, tmp_path:
 
 
 @given(st.text())
-def test_titles_are_compared_by_letters_and_digits(title: str) -> None:
+def test_titles_are_compared_by_letters_and_digits(title):
     assert alike(title) == alike(f" {title} -!") == "".join(
         one for one in title.lower() if one in "abcdefghijklmnopqrstuvwxyz0123456789"
     )  # fmt: skip
@@ -257,7 +257,7 @@ ROWS = [
 ]
 
 
-def test_the_table_of_ieee_vis_is_read(tmp_path: Path) -> None:
+def test_the_table_of_ieee_vis_is_read(tmp_path):
     lines = ["\t".join(COLUMNS.values())] + ["\t".join(row.get(name, "") for name in COLUMNS) for row in ROWS]
     source = source_of(_written(tmp_path / "vis.tsv", [*lines, "too\tfew"]))
     papers = list(source.documents())
@@ -277,7 +277,7 @@ CACM = (
 )
 
 
-def test_cacm_is_read_and_the_newer_of_two_linked_articles_cites(tmp_path: Path) -> None:
+def test_cacm_is_read_and_the_newer_of_two_linked_articles_cites(tmp_path):
     (tmp_path / "cacm.all").write_text(CACM)
     (tmp_path / "query.text").write_text(".I 1\n.W\n Asked\n for\n.N\n x\n.I 2\n.W\nNot judged\n")
     (tmp_path / "qrels.text").write_text("01 0003  0 0\n01 1 0 0\nbad\n")
@@ -303,9 +303,7 @@ def test_cacm_is_read_and_the_newer_of_two_linked_articles_cites(tmp_path: Path)
         ("cacm", 3_204, 2_720, 52, 796),
     ],
 )
-def test_the_published_collections_are_read_whole(
-    name: str, papers: int, links: int, tasks: int, gold: int | None, shared: Path, tmp_path: Path
-) -> None:
+def test_the_published_collections_are_read_whole(name, papers, links, tasks, gold, shared, tmp_path):
     data = shared / "data" / "papersearch"
     queries = sorted((data / "pasa_queries").glob("*.jsonl")) if "12k" in name else []
     corpus = Corpus(build(source_of(data / name, queries), tmp_path / f"{name}.corpus"))

@@ -45,7 +45,7 @@ def pool(session: LiteratureSearch) -> set[str]:
     return {session.library.corpus.key(number) for number in session.pool}
 
 
-def test_a_step_earns_the_three_best_scores_of_its_new_papers(begin: Callable[..., LiteratureSearch]) -> None:
+def test_a_step_earns_the_three_best_scores_of_its_new_papers(begin):
     session = begin(judged, reward="step")
     # "beta" finds old (0.4), g1 (0.9) and g4 (0.005: discarded); "gamma" finds g3 (0.7); "omega" finds side (0.6).
     done = session.step([("search", "beta"), ("search", "gamma"), ("search", "omega")])
@@ -58,9 +58,7 @@ def test_a_step_earns_the_three_best_scores_of_its_new_papers(begin: Callable[..
     assert session.step([("expand", "g2")]).reward == 0.0
 
 
-def test_each_call_earns_the_three_best_scores_of_the_papers_that_it_finds_first(
-    begin: Callable[..., LiteratureSearch],
-) -> None:
+def test_each_call_earns_the_three_best_scores_of_the_papers_that_it_finds_first(begin):
     session = begin(judged, best=2)
     # "beta" finds old (0.4), g1 (0.9) and g4 (0.005: discarded); "alpha" finds g1 again, g2 (0.8) and side (0.6).
     assert session.step([("search", "beta"), ("search", "alpha")]).reward == pytest.approx(0.9 + 0.4 + 0.8 + 0.6)
@@ -73,9 +71,7 @@ def test_each_call_earns_the_three_best_scores_of_the_papers_that_it_finds_first
 
 
 @pytest.mark.parametrize("searched_last", [False, True])
-def test_what_a_search_and_an_expansion_find_is_the_search_s(
-    searched_last: bool, begin: Callable[..., LiteratureSearch]
-) -> None:
+def test_what_a_search_and_an_expansion_find_is_the_search_s(searched_last, begin):
     session = begin(judged, best=1)
     session.step([("search", "beta")])  # old and g1
     calls = [("search", "gamma"), ("expand", "g1")]  # g3 (0.7); g2 (0.8), g3 and side (0.6)
@@ -86,7 +82,7 @@ def test_what_a_search_and_an_expansion_find_is_the_search_s(
     assert session.step(calls[::-1] if searched_last else calls).reward == pytest.approx(0.8 + 0.7)
 
 
-def test_gold_scores_are_one_and_zero(begin: Callable[..., LiteratureSearch]) -> None:
+def test_gold_scores_are_one_and_zero(begin):
     session = begin("gold")
     assert session.step([("search", "beta")]).reward == 2.0  # g1 and g4; old is not gold
     assert pool(session) == {"old", "g1", "g4"}  # nothing is discarded, which would tell what is gold
@@ -94,14 +90,14 @@ def test_gold_scores_are_one_and_zero(begin: Callable[..., LiteratureSearch]) ->
     assert session.step([("search", "omega")]).reward == 0.0
 
 
-def test_at_most_three_papers_of_a_step_are_paid(begin: Callable[..., LiteratureSearch]) -> None:
+def test_at_most_three_papers_of_a_step_are_paid(begin):
     session = begin("gold", reward="step")
     assert session.step([("search", "alpha beta"), ("search", "gamma")]).reward == 3.0
     assert pool(session) == {"g1", "g2", "g3", "g4", "old", "side"}
     assert begin("gold", best=4, reward="step").step([("search", "alpha beta"), ("search", "gamma")]).reward == 4.0
 
 
-def test_lexical_scores_are_the_weighted_share_of_the_querys_words(begin: Callable[..., LiteratureSearch]) -> None:
+def test_lexical_scores_are_the_weighted_share_of_the_querys_words(begin):
     session = begin("lexical")
     corpus = session.library.corpus
     numbers = np.array([corpus.number(key) for key in ("g1", "g2", "g3", "g4", "old", "side")])
@@ -122,9 +118,7 @@ def test_lexical_scores_are_the_weighted_share_of_the_querys_words(begin: Callab
         ("search", ("", " \n\t", "x" * (LONGEST_QUERY + 1)), 0.0, "the query "),
     ],
 )
-def test_a_refused_call_is_charged_unless_it_has_no_query(
-    tool: str, arguments: tuple[str, ...], reward: float, error: str, begin: Callable[..., LiteratureSearch]
-) -> None:
+def test_a_refused_call_is_charged_unless_it_has_no_query(tool, arguments, reward, error, begin):
     session = begin("gold")
     session.step([("search", "beta")])
     before = pool(session)
@@ -135,9 +129,7 @@ def test_a_refused_call_is_charged_unless_it_has_no_query(
 
 
 @pytest.mark.parametrize(("reward", "penalty"), [("step", 0.5), ("call", 0.0)])
-def test_a_search_that_is_repeated_within_a_step_is_refused_and_charged_where_the_step_is_paid(
-    reward: str, penalty: float, begin: Callable[..., LiteratureSearch]
-) -> None:
+def test_a_search_that_is_repeated_within_a_step_is_refused_and_charged_where_the_step_is_paid(reward, penalty, begin):
     session = begin("gold", reward=reward)
     done = session.step([("search", "beta"), ("search", "beta")])
     assert done.reward == 2.0 - penalty and len(done.errors) == 1
@@ -147,9 +139,7 @@ def test_a_search_that_is_repeated_within_a_step_is_refused_and_charged_where_th
 @pytest.mark.parametrize("reward", ["step", "call"])
 @pytest.mark.parametrize("steps", [1, 2])
 @pytest.mark.parametrize("query", ["nowhere", " Alpha  beta"])
-def test_a_repeated_search_whose_first_found_nothing_new_is_charged_at_once_and_later(
-    query: str, steps: int, reward: str, begin: Callable[..., LiteratureSearch]
-) -> None:
+def test_a_repeated_search_whose_first_found_nothing_new_is_charged_at_once_and_later(query, steps, reward, begin):
     session = begin("gold", reward=reward)
     session.step([("search", "beta alpha")])  # finds all that the second query finds
     before = pool(session)
@@ -158,7 +148,7 @@ def test_a_repeated_search_whose_first_found_nothing_new_is_charged_at_once_and_
     assert sum(earned) == -0.5 and pool(session) == before
 
 
-def test_each_penalty_of_a_step_counts(begin: Callable[..., LiteratureSearch]) -> None:
+def test_each_penalty_of_a_step_counts(begin):
     session = begin("gold", penalty=0.25, cost=0.1)
     session.step([("search", "delta")])
     done = session.step(
@@ -167,7 +157,7 @@ def test_each_penalty_of_a_step_counts(begin: Callable[..., LiteratureSearch]) -
     assert done.reward == pytest.approx(1.0 - 3 * 0.25 - 2 * 0.1)
 
 
-def test_nothing_newer_than_the_query_is_found(begin: Callable[..., LiteratureSearch]) -> None:
+def test_nothing_newer_than_the_query_is_found(begin):
     session = begin("gold")
     session.step([("search", "alpha beta newer")])
     session.step([("expand", "g1"), ("expand", "g2"), ("expand", "side")])
@@ -178,9 +168,7 @@ def test_nothing_newer_than_the_query_is_found(begin: Callable[..., LiteratureSe
 
 
 @pytest.mark.parametrize("reward", ["step", "call"])
-def test_calls_see_the_pool_as_it_was_before_the_step_in_any_order(
-    reward: str, begin: Callable[..., LiteratureSearch]
-) -> None:
+def test_calls_see_the_pool_as_it_was_before_the_step_in_any_order(reward, begin):
     calls = [("search", "delta"), ("expand", "g4"), ("expand", "g1"), ("search", "omega"), ("search", "delta")]
     seen = set()
     for order in permutations(calls):
@@ -194,7 +182,7 @@ def test_calls_see_the_pool_as_it_was_before_the_step_in_any_order(
     assert session.key() not in {key for *_, key in seen}
 
 
-def test_metrics_are_those_of_the_papers_above_the_threshold(begin: Callable[..., LiteratureSearch]) -> None:
+def test_metrics_are_those_of_the_papers_above_the_threshold(begin):
     session = begin(judged)
     session.step([("search", "beta"), ("search", "gamma"), ("search", "omega")])  # old .4, g1 .9, g3 .7, side .6
     metrics = session.metrics()
@@ -209,7 +197,7 @@ def test_metrics_are_those_of_the_papers_above_the_threshold(begin: Callable[...
     assert set(begin().metrics().values()) == {0.0}
 
 
-def test_the_pool_is_shown_best_first_and_gold_by_words(begin: Callable[..., LiteratureSearch]) -> None:
+def test_the_pool_is_shown_best_first_and_gold_by_words(begin):
     for selector, order in ((judged, ["g1", "g3", "side", "old"]), ("gold", ["g1", "old", "g4", "side", "g3"])):
         session = begin(selector)
         session.step([("search", "beta"), ("search", "gamma"), ("search", "omega")])
@@ -228,7 +216,7 @@ def star(tmp_path: Path) -> PaperLibrary:
     return PaperLibrary(Corpus(build(InMemory("star", [*many, *fans, *old, hub]), tmp_path / "star.corpus")))
 
 
-def test_an_expansion_returns_the_30_most_cited_citing_papers_and_99_cited_ones(tmp_path: Path) -> None:
+def test_an_expansion_returns_the_30_most_cited_citing_papers_and_99_cited_ones(tmp_path):
     library = star(tmp_path)
     corpus = library.corpus
     hub = corpus.number("hub")
@@ -242,7 +230,7 @@ def test_an_expansion_returns_the_30_most_cited_citing_papers_and_99_cited_ones(
     assert [corpus.key(number) for number in before_fans[:30]] == [f"c{n:03}" for n in range(30)]
 
 
-def test_a_function_is_asked_once_for_each_paper(seven: Path) -> None:
+def test_a_function_is_asked_once_for_each_paper(seven):
     asked: list[str] = []
 
     def scorer(query: str, papers: Sequence[tuple[str, str]]) -> list[float]:
@@ -257,7 +245,7 @@ def test_a_function_is_asked_once_for_each_paper(seven: Path) -> None:
 
 
 @pytest.mark.parametrize("scores", [[0.5], [0.5, 1.5], [0.5, float("nan")], [-0.1, 0.5]])
-def test_a_function_that_returns_no_scores_is_refused(scores: list[float], seven: Path) -> None:
+def test_a_function_that_returns_no_scores_is_refused(scores, seven):
     with pytest.raises(UsageError, match="a number from 0 to 1"):
         ModelSelector(Corpus(seven), lambda query, papers: scores, "mine").scores(
             CorpusQuery("q", "words", frozenset({1}), 0, 7), np.array([0, 1])
@@ -276,9 +264,7 @@ QUERY = {"id": "q", "text": "t", "gold": ["x"], "date": 0, "kind": "k", "split":
         ([{**QUERY, "gold": ["x", "y"]}], r"gold papers of q are not there.*\['y'\]"),
     ],
 )
-def test_a_corpus_without_queries_or_their_gold_is_refused(
-    tasks: list[dict[str, Any]], message: str, tmp_path: Path
-) -> None:
+def test_a_corpus_without_queries_or_their_gold_is_refused(tasks, message, tmp_path):
     path = build(InMemory("one", [Document("x", "T", "A")], tasks), tmp_path / "one.corpus")
     with pytest.raises(DataError, match=message):
         PaperCollection(Corpus(path), "test").question("q")

@@ -51,7 +51,7 @@ def _call(tool: str, argument: Any) -> tuple[ToolCall, ...]:
     return (ToolCall(tool, {name: argument}),)
 
 
-def test_searcher_and_selector_take_turns_and_earn_by_their_rules(corpus: str) -> None:
+def test_searcher_and_selector_take_turns_and_earn_by_their_rules(corpus):
     env = _made(corpus)
     observation, info = env.reset()
     assert (info["agent"], info["rewards"]) == ("searcher_0", {"searcher_0": 0.0, "selector_0": 0.0})
@@ -91,7 +91,7 @@ def test_searcher_and_selector_take_turns_and_earn_by_their_rules(corpus: str) -
         ([], (ToolCall("fly", {}),), r"unknown tool 'fly'"),
     ],
 )  # fmt: skip
-def test_what_is_not_in_turn_changes_nothing(corpus: str, first: list[Any], action: Any, message: str) -> None:
+def test_what_is_not_in_turn_changes_nothing(corpus, first, action, message):
     env = _made(corpus)
     env.reset()
     for earlier in first:
@@ -105,7 +105,7 @@ def test_what_is_not_in_turn_changes_nothing(corpus: str, first: list[Any], acti
 
 
 @pytest.mark.parametrize("place", ["here", "server"])
-def test_pettingzoo(corpus: str, place: str) -> None:
+def test_pettingzoo(corpus, place):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.simplefilter("ignore", ResourceWarning)  # clients keep connections for the next environment
@@ -137,7 +137,7 @@ def _pettingzoo(arguments: dict[str, Any]) -> None:
         env.close()
 
 
-def test_an_environment_of_one_agent_is_refused() -> None:
+def test_an_environment_of_one_agent_is_refused():
     with pytest.raises(UsageError, match=r"^SokobanEnv is an environment of one agent$"):
         aec_env("Sokoban-v0")
 
@@ -148,7 +148,7 @@ def test_an_environment_of_one_agent_is_refused() -> None:
     st.lists(st.sampled_from(["g1", "g2", "g3", "x1", "", "g1 "]), max_size=3).map(lambda keys: _call("keep", keys)),
     st.just(()),
 ), max_size=12))  # fmt: skip
-def test_any_calls_leave_the_episode_sound(corpus: str, actions: list[Any]) -> None:
+def test_any_calls_leave_the_episode_sound(corpus, actions):
     env = _made(corpus)
     env.reset()
     for action in actions:

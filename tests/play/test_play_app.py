@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from console import Console
 from test_play_session import IDS, Tally, add, begun
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList, Static
@@ -63,9 +62,7 @@ def shown(app: Play) -> str:
 @pytest.mark.seconds
 @pytest.mark.parametrize("size", [SMALL, pytest.param(LARGE, marks=pytest.mark.slow)], ids=["80x24", "160x50"])
 @pytest.mark.parametrize("env_id", [one if one in QUICK else pytest.param(one, marks=pytest.mark.slow) for one in IDS])
-def test_hints_and_enter_solve_a_task_of_every_environment(
-    env_id: str, size: tuple[int, int], tmp_path: Path, thread: ThreadPoolExecutor, data_folder: Path
-) -> None:
+def test_hints_and_enter_solve_a_task_of_every_environment(env_id, size, tmp_path, thread, data_folder):
     path = tmp_path / "saved.jsonl"
     session = thread.submit(begun, env_id, save=path).result()
     app = Play(session, thread)
@@ -87,7 +84,7 @@ def test_hints_and_enter_solve_a_task_of_every_environment(
     assert read_demonstrations(path)[0].success
 
 
-def test_arrow_keys_push_boxes_and_recall_lines_where_something_is_typed(thread: ThreadPoolExecutor) -> None:
+def test_arrow_keys_push_boxes_and_recall_lines_where_something_is_typed(thread):
     session = begun("Sokoban-v0")
     app = Play(session, thread)
 
@@ -104,7 +101,7 @@ def test_arrow_keys_push_boxes_and_recall_lines_where_something_is_typed(thread:
     played(app, script)
 
 
-def test_lines_are_completed_recalled_and_refused_by_the_environment(thread: ThreadPoolExecutor) -> None:
+def test_lines_are_completed_recalled_and_refused_by_the_environment(thread):
     session = begun("WebShop-v0")
     app = Play(session, thread)
 
@@ -128,7 +125,7 @@ def test_lines_are_completed_recalled_and_refused_by_the_environment(thread: Thr
     played(app, script)
 
 
-def test_code_goes_on_until_it_is_whole_and_an_answer_ends(thread: ThreadPoolExecutor) -> None:
+def test_code_goes_on_until_it_is_whole_and_an_answer_ends(thread):
     session = begun("PythonMath-v0")
     app = Play(session, thread)
 
@@ -150,7 +147,7 @@ def test_code_goes_on_until_it_is_whole_and_an_answer_ends(thread: ThreadPoolExe
     thread.submit(session.env.close).result()
 
 
-def test_tasks_are_chosen_from_a_list_by_words(thread: ThreadPoolExecutor) -> None:
+def test_tasks_are_chosen_from_a_list_by_words(thread):
     session = begun("TextCraft-v0")
     app = Play(session, thread)
 
@@ -172,9 +169,7 @@ def test_tasks_are_chosen_from_a_list_by_words(thread: ThreadPoolExecutor) -> No
     played(app, script)
 
 
-def test_commands_of_the_program_do_what_they_say(
-    thread: ThreadPoolExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_of_the_program_do_what_they_say(thread, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     session = begun("TextCraft-v0")
     app = Play(session, thread)
@@ -208,7 +203,7 @@ def test_commands_of_the_program_do_what_they_say(
     played(app, script)
 
 
-def test_a_lost_environment_is_a_message_and_the_episode_stays(thread: ThreadPoolExecutor) -> None:
+def test_a_lost_environment_is_a_message_and_the_episode_stays(thread):
     env = Tally()
     session = PlaySession(env, "train")
     session.start()
@@ -229,7 +224,7 @@ def test_a_lost_environment_is_a_message_and_the_episode_stays(thread: ThreadPoo
 
 
 @pytest.mark.parametrize("steps", ["-1", "five"])
-def test_a_limit_that_is_no_number_of_steps_is_refused(steps: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_limit_that_is_no_number_of_steps_is_refused(steps, capsys):
     with pytest.raises(SystemExit):
         main(["play", "sokoban", "--steps", steps])
     assert f"{steps!r} is not a number of steps; give 1 or more, or 0 for no limit" in capsys.readouterr().err
@@ -243,11 +238,11 @@ def test_a_limit_that_is_no_number_of_steps_is_refused(steps: str, capsys: pytes
         ("sokoban", "needs a terminal"),
     ],
 )
-def test_what_a_user_can_mend_is_one_message(words: str, said: str, console: Console) -> None:
+def test_what_a_user_can_mend_is_one_message(words, said, console):
     assert said in console(f"play {words}", 2)[1]
 
 
-def test_without_textual_the_message_is_the_command_that_mends_it_and_nothing_else_loads_it() -> None:
+def test_without_textual_the_message_is_the_command_that_mends_it_and_nothing_else_loads_it():
     code = (
         "import sys, envsuite.cli, envsuite.play.session; assert 'textual' not in sys.modules\n"
         "sys.modules['textual'] = None; sys.stdin.isatty = sys.stdout.isatty = lambda: True\n"

@@ -35,7 +35,7 @@ TWO = (
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("env_id", IDS)
-def test_every_call_can_be_typed(env_id: str) -> None:
+def test_every_call_can_be_typed(env_id):
     env = make(env_id, **FEW.get(env_id, {}))
     env.reset(seed=0)
     profile = profile_of(env_id, env.tools)
@@ -53,7 +53,7 @@ def test_every_call_can_be_typed(env_id: str) -> None:
     st.booleans(),
     st.sampled_from(PROFILES),
 )
-def test_every_call_of_every_tool_can_be_typed(kind: Tool, text: str, number: int, on: bool, known: Profile) -> None:
+def test_every_call_of_every_tool_can_be_typed(kind, text, number, on, known):
     values = {"colour": text, "level": number, "on": on, "text": text, "number": number}
     call = ToolCall(kind.name, {name: values[name] for name in kind.parameters["properties"]})
     profile = Profile(**{**vars(known), "plain": "", "commands": "", "prefixes": dict.fromkeys(known.prefixes, "say")})
@@ -67,7 +67,7 @@ def test_every_call_of_every_tool_can_be_typed(kind: Tool, text: str, number: in
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.text(), min_size=1, max_size=5))
-def test_several_calls_of_a_step_are_lines_and_none_if_one_is_no_call(texts: list[str]) -> None:
+def test_several_calls_of_a_step_are_lines_and_none_if_one_is_no_call(texts):
     action = tuple(ToolCall("say", {"text": text}) for text in texts)
     written = write_action(action, TWO, Profile())
     assert read_action(written, TWO, Profile(), (), most=5) == action
@@ -79,7 +79,7 @@ def test_several_calls_of_a_step_are_lines_and_none_if_one_is_no_call(texts: lis
 
 @settings(max_examples=300, deadline=None)
 @given(st.text() | st.text("set look=red{}\"'[]: 1"), st.sampled_from([Profile(), Profile(plain="say"), *[]]))
-def test_no_line_raises_and_each_is_an_action_or_says_why_not(line: str, profile: Profile) -> None:
+def test_no_line_raises_and_each_is_an_action_or_says_why_not(line, profile):
     action = read_line(line, TWO, profile)
     assert isinstance(action, UnparsedAction) or isinstance(action[0], ToolCall)
     check_action(action, TWO, 1)
@@ -102,7 +102,7 @@ def test_no_line_raises_and_each_is_an_action_or_says_why_not(line: str, profile
         ("turn left", ToolCall("turn", {"number": "left"})),
     ],
 )
-def test_forms_of_lines(line: str, call: ToolCall) -> None:
+def test_forms_of_lines(line, call):
     assert read_line(line, TWO, Profile()) == (call,)
 
 
@@ -115,12 +115,12 @@ def test_forms_of_lines(line: str, call: ToolCall) -> None:
         ("set colour='red", "cannot be split into arguments (No closing quotation)"),
     ],
 )
-def test_lines_that_are_no_action_say_why(line: str, said: str) -> None:
+def test_lines_that_are_no_action_say_why(line, said):
     action = read_line(line, TWO, Profile())
     assert isinstance(action, UnparsedAction) and said in action.problem
 
 
-def test_commands_of_the_shop_are_clicks_and_lines_of_mathematics_are_code() -> None:
+def test_commands_of_the_shop_are_clicks_and_lines_of_mathematics_are_code():
     shop, sums = make("WebShop-v0"), make("PythonMath-v0")
     profile = profile_of("WebShop-v0", shop.tools)
     assert read_line("buy now", shop.tools, profile, ["buy now"]) == (ToolCall("click", {"element": "buy now"}),)
@@ -133,7 +133,7 @@ def test_commands_of_the_shop_are_clicks_and_lines_of_mathematics_are_code() -> 
     assert not is_incomplete("for i in x:\n    f(i)\n    ") and not is_incomplete("f(1)") and not is_incomplete("f(1))")
 
 
-def test_completions_come_from_commands_tools_and_schemas() -> None:
+def test_completions_come_from_commands_tools_and_schemas():
     for begun, found in (
         ("", ["set ", "look", "say ", "turn "]),
         ("s", ["set ", "say "]),

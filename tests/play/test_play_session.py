@@ -40,7 +40,7 @@ def session(request: pytest.FixtureRequest, tmp_path: Path, data_folder: Path) -
     made.env.close()
 
 
-def test_hints_solve_the_task_and_the_episode_is_saved_as_it_was(session: PlaySession) -> None:
+def test_hints_solve_the_task_and_the_episode_is_saved_as_it_was(session):
     while not session.over:
         action = session.hint()
         session.act(action)
@@ -53,7 +53,7 @@ def test_hints_solve_the_task_and_the_episode_is_saved_as_it_was(session: PlaySe
     assert replay(session.env, shown) == shown
 
 
-def test_steps_are_taken_back_one_by_one_to_the_beginning(session: PlaySession) -> None:
+def test_steps_are_taken_back_one_by_one_to_the_beginning(session):
     session.env.action_space.seed(1)
     seen = [(session.observation, session.info, session.reward)]
     for number in range(5):
@@ -68,7 +68,7 @@ def test_steps_are_taken_back_one_by_one_to_the_beginning(session: PlaySession) 
     assert session.steps_left == session.horizon
 
 
-def test_the_budget_of_steps_ends_the_episode_and_undo_gives_them_back() -> None:
+def test_the_budget_of_steps_ends_the_episode_and_undo_gives_them_back():
     session = PlaySession(make("Sokoban-v0"), "train", horizon=2)
     session.start()
     session.act(())
@@ -87,7 +87,7 @@ def test_the_budget_of_steps_ends_the_episode_and_undo_gives_them_back() -> None
     assert not endless.over and endless.steps_left is None
 
 
-def test_tasks_follow_in_order_by_type_and_at_random() -> None:
+def test_tasks_follow_in_order_by_type_and_at_random():
     session = begun("TextCraft-v0")
     ids = session.env.tasks.ids("train")
     session.move(1)
@@ -146,7 +146,7 @@ def add(number: int) -> tuple[ToolCall]:
     return (ToolCall("add", {"n": number}),)
 
 
-def test_without_snapshots_the_actions_are_played_again() -> None:
+def test_without_snapshots_the_actions_are_played_again():
     session = PlaySession(Tally(), "train")
     session.start()
     for number in (1, 2, 3):
@@ -164,7 +164,7 @@ def test_without_snapshots_the_actions_are_played_again() -> None:
     assert session.lost is None
 
 
-def test_a_lost_environment_keeps_the_episode_and_goes_on_when_it_is_back() -> None:
+def test_a_lost_environment_keeps_the_episode_and_goes_on_when_it_is_back():
     env = Tally()
     session = PlaySession(env, "train")
     session.start()
@@ -182,7 +182,7 @@ def test_a_lost_environment_keeps_the_episode_and_goes_on_when_it_is_back() -> N
 
 
 @pytest.mark.parametrize("env_id", ["TextCraft-v0", "ALFWorld-v0"])
-def test_on_a_server_steps_are_taken_back_and_only_players_of_observations_give_hints(env_id: str, server: str) -> None:
+def test_on_a_server_steps_are_taken_back_and_only_players_of_observations_give_hints(env_id, server):
     session = begun(env_id, url=server, **FEW.get(env_id, {}))
     before: Observation = session.observation
     session.act(session.env.action_space.sample())
@@ -209,7 +209,7 @@ def _stop_and_go_on() -> None:
         assert len(session.steps) == 2
 
 
-def test_a_server_that_stops_is_said_and_another_one_at_its_address_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_stops_is_said_and_another_one_at_its_address_goes_on(monkeypatch):
     monkeypatch.setattr(transport, "UNREACHABLE_SECONDS", 0.3)
     monkeypatch.setattr(transport, "JUST_NOW", 0.0)
     try:
@@ -220,7 +220,7 @@ def test_a_server_that_stops_is_said_and_another_one_at_its_address_goes_on(monk
         _stop_and_go_on()  # another program had taken the port meanwhile
 
 
-def test_an_episode_without_steps_or_with_images_is_not_saved(tmp_path: Path) -> None:
+def test_an_episode_without_steps_or_with_images_is_not_saved(tmp_path):
     session = begun("Sokoban-v0")
     with pytest.raises(UsageError, match="no step"):
         session.save(tmp_path / "a.jsonl")
@@ -230,7 +230,7 @@ def test_an_episode_without_steps_or_with_images_is_not_saved(tmp_path: Path) ->
         session.save(tmp_path / "a.jsonl")
 
 
-def test_saved_episodes_replace_those_of_the_same_task_and_keep_the_others(tmp_path: Path) -> None:
+def test_saved_episodes_replace_those_of_the_same_task_and_keep_the_others(tmp_path):
     path = tmp_path / "a.jsonl"
     session = begun("TextCraft-v0")
     for expected in (1, 2, 2):

@@ -1,9 +1,6 @@
 """Every environment is played in a real terminal, through the command."""
 
-from __future__ import annotations
-
 import shutil
-from pathlib import Path
 
 import pytest
 from terminal import playing
@@ -20,7 +17,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("env_id", IDS)
-def test_an_environment_is_solved_with_hints_saved_and_left(env_id: str, tmp_path: Path, data_folder: Path) -> None:
+def test_an_environment_is_solved_with_hints_saved_and_left(env_id, tmp_path, data_folder):
     path = tmp_path / "mine.jsonl"
     options = [f"--option={name}={value}" for name, value in FEW.get(env_id, {}).items()]
     with playing(env_id.partition("-")[0].lower(), "--save", str(path), *options) as terminal:
@@ -39,7 +36,7 @@ def test_an_environment_is_solved_with_hints_saved_and_left(env_id: str, tmp_pat
     env.close()
 
 
-def test_the_terminal_may_change_its_size() -> None:
+def test_the_terminal_may_change_its_size():
     with playing("sokoban", size=(160, 50)) as terminal:
         wide = terminal.see("F1 Help")
         assert max(map(len, wide.split("\n"))) > 120
@@ -49,7 +46,7 @@ def test_the_terminal_may_change_its_size() -> None:
         terminal.see("0 of 1 tasks solved")
 
 
-def test_what_is_wrong_is_said_before_the_terminal_is_taken(tmp_path: Path) -> None:
+def test_what_is_wrong_is_said_before_the_terminal_is_taken(tmp_path):
     with playing("sokoban", "--task", "boxes-9/test#0") as terminal:
         screen = terminal.see("ended with")
         assert "envsuite: " in screen and "boxes-9" in screen and "ended with 2" in screen

@@ -7,8 +7,6 @@ Planned answers: their blocks, and the codecs that ask for them.
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -98,13 +96,13 @@ def search(query: str) -> ToolCall:
         ("<search>\ud800</search>", "the query is not valid Unicode"),
     ],
 )
-def test_the_first_well_formed_tag_after_the_thought_is_the_action(completion: str, wanted: Any) -> None:
+def test_the_first_well_formed_tag_after_the_thought_is_the_action(completion, wanted):
     expected = ParseResult((wanted,), None) if isinstance(wanted, ToolCall) else ParseResult(None, wanted)
     assert CODEC.parse(completion, TOOLS, 4) == expected and CODEC.parse(completion, (), 4).action is None
 
 
 @given(st.text(max_size=30), st.text(max_size=20).filter(lambda thought: "</think>" not in thought))
-def test_what_is_written_is_read_back(query: str, thought: str) -> None:
+def test_what_is_written_is_read_back(query, thought):
     try:
         written = CODEC.write((search(query),), thought, TOOLS)
     except UsageError:
@@ -113,7 +111,7 @@ def test_what_is_written_is_read_back(query: str, thought: str) -> None:
         assert CODEC.parse(written, TOOLS, 1) == ParseResult((search(query),), None)
 
 
-def test_other_tools_take_json_and_several_calls_are_refused() -> None:
+def test_other_tools_take_json_and_several_calls_are_refused():
     call = ToolCall("sum", {"a": 1, "b": 2})
     assert CODEC.write((call,)) == '<sum>{"a": 1, "b": 2}</sum>'
     assert CODEC.parse('<sum>{"a": 1, "b": 2}</sum>', (OTHER,), 1) == ParseResult((call,), None)
@@ -122,7 +120,7 @@ def test_other_tools_take_json_and_several_calls_are_refused() -> None:
         CODEC.write((search("a"), search("b")))
 
 
-def test_prompts_grow_token_by_token_with_information_in_the_model_s_turn(smol: Any) -> None:
+def test_prompts_grow_token_by_token_with_information_in_the_model_s_turn(smol):
     conversation = Conversation(smol, PromptSpec(make_codec("search-r1"), make_memory("full")), TOOLS, 1)
     conversation.start(Observation(task="Question: Who?", text="Nothing yet.", commands=()))
     before = conversation.prompt_ids()
@@ -150,7 +148,7 @@ pieces = st.lists(
 
 
 @given(st.one_of(pieces, st.text()), st.booleans())
-def test_blocks_are_closed_follow_each_other_and_come_after_the_thought(answer: str, lowercase: bool):
+def test_blocks_are_closed_follow_each_other_and_come_after_the_thought(answer, lowercase):
     plan = read_plan(answer, lowercase)
     thought = answer.find("</think>") if not lowercase else -1
     end = thought + len("</think>") if thought >= 0 else 0
@@ -166,7 +164,7 @@ def test_blocks_are_closed_follow_each_other_and_come_after_the_thought(answer: 
 
 
 @given(pieces, st.booleans())
-def test_a_plan_changes_no_action_that_is_read(answer: str, lowercase: bool):
+def test_a_plan_changes_no_action_that_is_read(answer, lowercase):
     one, other = (make_codec("tags", plan=plan, lowercase=lowercase) for plan in (False, True))
     assert one.parse(answer, COMMAND, 1) == other.parse(answer, COMMAND, 1)
     assert isinstance(other.format_past_step(answer, None), str)
@@ -176,7 +174,7 @@ def test_a_plan_changes_no_action_that_is_read(answer: str, lowercase: bool):
     ("text", "switch"),
     [("SWITCH", True), ("KEEP", False), (" keep ", False), ("", False), ("  ", False), ("yes", True)],
 )
-def test_all_but_keep_and_nothing_is_a_switch(text: str, switch: bool):
+def test_all_but_keep_and_nothing_is_a_switch(text, switch):
     assert read_plan(f"<switch>{text}</switch><subgoal>a</subgoal>").switch is switch
     assert not read_plan("<subgoal>a</subgoal><action>b</action>").switch
 

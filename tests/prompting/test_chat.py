@@ -44,7 +44,7 @@ def _chat(codec: Codec | None = None, memory: Memory | None = None, max_calls: i
     return chat
 
 
-def test_tools_and_calls_go_apart_from_the_text_and_each_call_gets_a_result_under_its_id() -> None:
+def test_tools_and_calls_go_apart_from_the_text_and_each_call_gets_a_result_under_its_id():
     chat = _chat()
     assert chat.chat_tools == [tool.as_openai() for tool in TOOLS]
     answer = Answer("Two.", (RawCall("act", '{"command": "go"}', "a1"), RawCall("look", "", "a2")), thought="Hm.")
@@ -66,7 +66,7 @@ def test_tools_and_calls_go_apart_from_the_text_and_each_call_gets_a_result_unde
     ]
 
 
-def test_calls_without_ids_or_with_one_twice_get_their_own() -> None:
+def test_calls_without_ids_or_with_one_twice_get_their_own():
     chat = _chat()
     for _ in range(2):
         chat.add(
@@ -96,9 +96,7 @@ def test_calls_without_ids_or_with_one_twice_get_their_own() -> None:
         (Answer("", (RawCall("look", "{}"), RawCall("act", "{"))), "arguments of act: not JSON", None),
     ],
 )
-def test_an_answer_without_a_sound_call_is_invalid_and_text_in_later_messages(
-    answer: Answer, reason: str, shown: str | None
-) -> None:
+def test_an_answer_without_a_sound_call_is_invalid_and_text_in_later_messages(answer, reason, shown):
     chat = _chat()
     parsed = chat.parse(answer)
     assert parsed.action is None and str(parsed.error).startswith(reason)
@@ -109,7 +107,7 @@ def test_an_answer_without_a_sound_call_is_invalid_and_text_in_later_messages(
     assert user == {"role": "user", "content": "Invalid action."}
 
 
-def test_more_calls_than_allowed_are_invalid_but_keep_their_form() -> None:
+def test_more_calls_than_allowed_are_invalid_but_keep_their_form():
     chat = _chat(max_calls=1)
     answer = Answer("", tuple(RawCall("look", "{}", f"i{n}") for n in range(2)))
     assert chat.parse(answer).error == "2 calls in one step, at most 1 allowed"
@@ -118,7 +116,7 @@ def test_more_calls_than_allowed_are_invalid_but_keep_their_form() -> None:
 
 
 @pytest.mark.parametrize("name", ["tags", "brackets", "tools"])
-def test_other_codecs_read_the_text_and_send_no_tools(name: str) -> None:
+def test_other_codecs_read_the_text_and_send_no_tools(name):
     codec = make_codec(name)
     chat = _chat(codec)
     action = (ToolCall("act", {"command": "go"}),)
@@ -133,7 +131,7 @@ def test_other_codecs_read_the_text_and_send_no_tools(name: str) -> None:
     assert user == {"role": "user", "content": "A hall."}
 
 
-def test_a_window_is_one_user_message_with_the_last_actions() -> None:
+def test_a_window_is_one_user_message_with_the_last_actions():
     chat = _chat(memory=Window(1))
     for n in range(3):
         chat.add(Answer("", (RawCall("act", json.dumps({"command": f"go {n}"})),)), said(f"Room {n}.", "back"))
@@ -143,7 +141,7 @@ def test_a_window_is_one_user_message_with_the_last_actions() -> None:
     assert user == {"role": "user", "content": f"Find the key.\n\n{shown}"}
 
 
-def test_a_summary_is_kept_and_a_prompt_file_rendered_with_the_examples() -> None:
+def test_a_summary_is_kept_and_a_prompt_file_rendered_with_the_examples():
     file = PromptFile("{{ examples }}|{{ instructions }}|{{ summary }}|{{ observation }}", "f")
     chat = _chat(make_codec("tags", think=False), Summary(0), prompt_file=file, examples="One.")
     chat.add(Answer("<summary>The key is here.</summary><action>look</action>"), said("A hall."))
@@ -153,14 +151,14 @@ def test_a_summary_is_kept_and_a_prompt_file_rendered_with_the_examples() -> Non
     assert told.startswith("Tools:") and "<summary>" in told
 
 
-def test_examples_stand_below_the_instructions() -> None:
+def test_examples_stand_below_the_instructions():
     codec = make_codec("tags")
     assert _chat(codec, examples="One.").messages()[0]["content"] == codec.system(TOOLS, 2) + "\n\nOne."
     assert _chat(codec, examples="One.", instructions=False).messages()[0]["content"] == "One."
     assert _chat(codec, instructions=False).messages()[0]["role"] == "user"
 
 
-def test_what_needs_tokens_or_a_chat_template_is_refused() -> None:
+def test_what_needs_tokens_or_a_chat_template_is_refused():
     with pytest.raises(UsageError, match=r"compact\(5\) counts tokens"):
         _chat(memory=CompactMemory(5))
     with pytest.raises(UsageError, match="before start"):
@@ -171,7 +169,7 @@ TEXT = st.text(st.characters(), max_size=20)  # lone surrogates included
 
 
 @given(st.lists(st.tuples(TEXT, TEXT, st.lists(st.tuples(TEXT, TEXT | st.just("{}"), TEXT), max_size=3)), max_size=4))
-def test_any_answers_give_messages_in_which_every_call_has_a_result(turns: list[tuple[str, str, Any]]) -> None:
+def test_any_answers_give_messages_in_which_every_call_has_a_result(turns):
     chat = _chat()
     for content, thought, calls in turns:
         answer = Answer(content, tuple(RawCall(*call) for call in calls), thought)

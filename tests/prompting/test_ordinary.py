@@ -14,7 +14,7 @@ import datetime
 from typing import Any
 
 import pytest
-from families import BY_NAME, FAMILIES, QWEN3, Family, codec_of, published, template, tokenizer_of
+from families import BY_NAME, FAMILIES, QWEN3, codec_of, published, template, tokenizer_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -149,7 +149,7 @@ SEEN: Any = {"task": "Find the key.", "text": "You are in the hall.", "commands"
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 @pytest.mark.parametrize("native", [False, True], ids=["tags", "native"])
-def test_every_prompt_of_a_family_ends_with_a_closing(smol: Any, family: Family, native: bool) -> None:
+def test_every_prompt_of_a_family_ends_with_a_closing(smol, family, native):
     tokenizer = tokenizer_of(smol, family.file, family.ends)
     codec = NativeCodec(tokenizer, family.arguments) if native else TagsCodec()
     if native and family.name in PLAIN:
@@ -172,7 +172,7 @@ def test_every_prompt_of_a_family_ends_with_a_closing(smol: Any, family: Family,
             talk.add(tokenizer.encode(answer, add_special_tokens=False), answer, SEEN)
 
 
-def test_a_template_without_a_control_token_after_a_message_is_refused(smol: Any) -> None:
+def test_a_template_without_a_control_token_after_a_message_is_refused(smol):
     tokenizer = tokenizer_of(smol, FAMILIES[1].file)
     tokenizer.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }} {% endfor %}ASSISTANT:"
     with pytest.raises(UsageError, match="plain text, ' ASSISTANT:'"):

@@ -118,9 +118,7 @@ def filled_in(text: str, observation: Observation, history: list[tuple[str, str]
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("case", CASES)
-def test_a_papers_prompt_renders_as_format_does_and_its_episode_is_played_to_success(
-    case: str, shared: Path, smol: Any
-) -> None:
+def test_a_papers_prompt_renders_as_format_does_and_its_episode_is_played_to_success(case, shared, smol):
     name, part, env_id, codec_name, rules, adapted = CASES[case]
     text = adapted(part(paper(shared, name), case.partition("-")[2]))
     file = PromptFile(written_down(text), f"{case}.jinja")
@@ -153,7 +151,7 @@ def test_a_papers_prompt_renders_as_format_does_and_its_episode_is_played_to_suc
 COMMAND = Tool.of_string("env_step", "", "command", "")
 
 
-def test_the_example_of_bipaces_textcraft_prompt_is_read_as_its_command(shared: Path) -> None:
+def test_the_example_of_bipaces_textcraft_prompt_is_read_as_its_command(shared):
     example = re.search(r"<think>I need.*?</action>", bipace(paper(shared, "bipace"), "TextCraft"))
     assert example is not None
     for rules in ({}, VERL):
@@ -161,7 +159,7 @@ def test_the_example_of_bipaces_textcraft_prompt_is_read_as_its_command(shared: 
         assert call.arguments["command"].startswith("craft 1 fletching table using 4 oak")
 
 
-def test_the_calls_of_stepos_trajectory_are_read(shared: Path) -> None:
+def test_the_calls_of_stepos_trajectory_are_read(shared):
     tools = (Tool.of_string("search", "", "query", ""), Tool.of_string("expand", "", "paper_id", ""))
     trajectory = paper(shared, "steppo").partition("Paper Search Trajectory")[2]
     steps = re.split(r"=+ Step \d =+", trajectory)[1:]
@@ -172,7 +170,7 @@ def test_the_calls_of_stepos_trajectory_are_read(shared: Path) -> None:
         assert all(str(next(iter(call.arguments.values()))) in step for call in action or ())
 
 
-def test_stepos_form_of_an_answer_is_that_of_the_codec(shared: Path) -> None:
+def test_stepos_form_of_an_answer_is_that_of_the_codec(shared):
     form = (
         between(paper(shared, "steppo"), "Output Format\n", r"^Tool Definition").replace("{{", "{").replace("}}", "}")
     )

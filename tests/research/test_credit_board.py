@@ -41,7 +41,7 @@ def runs(arm: str, area: float) -> list[Result]:
     ]  # fmt: skip
 
 
-def test_a_row_has_the_gain_of_each_cell_and_hashes_of_runs_and_method() -> None:
+def test_a_row_has_the_gain_of_each_cell_and_hashes_of_runs_and_method():
     results = [*runs("grpo", 0.3), *runs("g2po", 0.35)]
     row = board.enter("g2po", results)
     assert row.gain == {cell: [5.0, 5.0, 5.0] for cell in CELLS} and row.commit == "abc"
@@ -58,7 +58,7 @@ def test_a_row_has_the_gain_of_each_cell_and_hashes_of_runs_and_method() -> None
     assert board.table([row, other]).rows[0][:2] == ("g2po", "+5.1 [+5.1, +5.1]")
 
 
-def test_a_row_needs_all_runs() -> None:
+def test_a_row_needs_all_runs():
     with pytest.raises(UsageError, match="g2po has no run of h8-k2-p15 for 1 of 4 seeds"):
         board.enter("g2po", [*runs("grpo", 0.3), *runs("g2po", 0.3)[1:]])
     with pytest.raises(UsageError, match="exact is no method"):
@@ -68,9 +68,7 @@ def test_a_row_needs_all_runs() -> None:
         board.enter("g2po", [*runs("grpo", 0.3), *other])
 
 
-def test_a_method_of_a_package_enters_by_a_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_method_of_a_package_enters_by_a_file(tmp_path, capsys, monkeypatch):
     file, results = tmp_path / "mine.yaml", tmp_path / "results.jsonl"
     file.write_text("estimator: rloo\noptions: [{options: {}}, {shapers: {scale: {factor: 2.0}}}]\n")
     arm = arm_of(str(file))

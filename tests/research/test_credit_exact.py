@@ -132,7 +132,7 @@ def random_policy(tokenizer: Any) -> Policy:
 
 
 @pytest.mark.parametrize("dials", [{}, {"aliasing": "different"}, {"aliasing": "alike", "mistake": "recoverable"}])
-def test_the_policy_s_chances_are_those_of_a_plain_forward_pass(exact: ModuleType, dials: dict[str, str]) -> None:
+def test_the_policy_s_chances_are_those_of_a_plain_forward_pass(exact, dials):
     tokenizer = word_tokenizer(practice_of("Bifurcation-v0").texts(), 128)
     policy = random_policy(tokenizer)
     env: Any = gymnasium.make("Bifurcation-v0", horizon=3, decisions=2, **dials).unwrapped
@@ -148,7 +148,7 @@ def test_the_policy_s_chances_are_those_of_a_plain_forward_pass(exact: ModuleTyp
 
 
 @pytest.mark.parametrize("aliasing", ["alike", "different"])
-def test_steps_are_credited_at_the_state_and_the_name_that_were_shown(exact: ModuleType, aliasing: str) -> None:
+def test_steps_are_credited_at_the_state_and_the_name_that_were_shown(exact, aliasing):
     tokenizer, rng = word_tokenizer(practice_of("Bifurcation-v0").texts(), 128), np.random.default_rng(0)
     dials = {"horizon": 4, "decisions": 2, "mistake": "recoverable", "aliasing": aliasing, "slip": 0.3}
     env: Any = gymnasium.make("Bifurcation-v0", **dials).unwrapped
@@ -176,7 +176,7 @@ def test_steps_are_credited_at_the_state_and_the_name_that_were_shown(exact: Mod
     assert credit.success == [pytest.approx(np.mean([v[0, 0, 0].mean() for _, v in values.values()]))]
 
 
-def test_the_settings_that_ship_show_the_policy_what_the_experiment_shows(root: Path) -> None:
+def test_the_settings_that_ship_show_the_policy_what_the_experiment_shows(root):
     base, run = (yaml.safe_load((root / f"configs/bifurcation{name}.yaml").read_text()) for name in ("-base", ""))
     assert Path(PROMPT["template"]) == root / "configs/bifurcation.jinja"
     assert base["prompt"] == run["prompt"] == {**PROMPT, "template": "configs/bifurcation.jinja"}
@@ -186,7 +186,7 @@ def test_the_settings_that_ship_show_the_policy_what_the_experiment_shows(root: 
 
 
 @pytest.mark.seconds
-def test_chances_in_a_run_are_those_of_its_answers(played: Played) -> None:
+def test_chances_in_a_run_are_those_of_its_answers(played):
     tokenizer = AutoTokenizer.from_pretrained(played.cell.base)
     written = [tokenizer.encode(f"<action>{door}</action><|end|>") for door in DOORS]
     seen, said = dict[Any, Step](), defaultdict[Any, list[int]](list)
@@ -210,7 +210,7 @@ def test_chances_in_a_run_are_those_of_its_answers(played: Played) -> None:
 
 
 @pytest.mark.seconds
-def test_the_column_of_a_run_is_q_minus_v_by_hand(played: Played) -> None:
+def test_the_column_of_a_run_is_q_minus_v_by_hand(played):
     kind: Any = gymnasium.make("Bifurcation-v0", **played.cell.kwargs).unwrapped.kind  # type: ignore[attr-defined]
 
     def v(walk: Walk, chances: np.ndarray, state: DoorState, t: int) -> float:
@@ -241,7 +241,7 @@ def test_the_column_of_a_run_is_q_minus_v_by_hand(played: Played) -> None:
 
 
 @pytest.mark.seconds
-def test_the_exact_advantage_has_the_mean_zero_at_each_state_and_success_is_as_expected(played: Played) -> None:
+def test_the_exact_advantage_has_the_mean_zero_at_each_state_and_success_is_as_expected(played):
     rows = zip(played.steps.episode_id.tolist(), played.steps.t.tolist(), strict=True)
     column = dict(zip(rows, played.steps.extra[ROW_SCORE].tolist(), strict=True))
     found = defaultdict[Any, list[float]](list)
@@ -256,9 +256,7 @@ def test_the_exact_advantage_has_the_mean_zero_at_each_state_and_success_is_as_e
 
 
 @pytest.mark.seconds
-def test_success_in_the_world_that_is_not_ours_is_that_of_played_episodes(
-    exact: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_success_in_the_world_that_is_not_ours_is_that_of_played_episodes(exact, tmp_path, monkeypatch):
     monkeypatch.setattr(cells, "BASES", tmp_path / "bases")
     cell = replace(cells.BABYAI, dials={"level": "GoToObjS4"}, horizon=8, tasks=2, iterations=2)
     stage, _ = (settings := cell.imitation())["stages"]
@@ -276,7 +274,7 @@ def test_success_in_the_world_that_is_not_ours_is_that_of_played_episodes(
 
 
 @given(step_tables(max_episodes=5), st.integers(0, 99))
-def test_permuted_terms_stay_in_their_groups(exact: ModuleType, steps: StepTable, iteration: int) -> None:
+def test_permuted_terms_stay_in_their_groups(exact, steps, iteration):
     steps = steps.with_columns(**{ITERATION: np.full(len(steps), iteration)})
     own: Any = GiGPO(step_weight=2.0)(steps)
     method: Estimator = checked(ESTIMATORS["permuted"], {"of": "gigpo", "options": {"step_weight": 2.0}}, "option")
@@ -290,7 +288,7 @@ def test_permuted_terms_stay_in_their_groups(exact: ModuleType, steps: StepTable
     np.testing.assert_array_equal(method(steps).per_step, found.per_step, "the same for the same iteration")
 
 
-def test_terms_are_permuted_anew_in_each_iteration(exact: ModuleType) -> None:
+def test_terms_are_permuted_anew_in_each_iteration(exact):
     rows = [(0, episode, 0, float(episode), "a", True) for episode in range(30)]
     steps = [table_of(rows).with_columns(**{ITERATION: np.full(30, number)}) for number in range(2)]
     own, (one, other) = GiGPO()(steps[0]), (exact.Permuted()(table) for table in steps)
@@ -299,9 +297,7 @@ def test_terms_are_permuted_anew_in_each_iteration(exact: ModuleType) -> None:
 
 
 @given(step_tables())
-def test_a_group_of_one_is_the_method_itself_and_one_without_step_terms_too(
-    exact: ModuleType, steps: StepTable
-) -> None:
+def test_a_group_of_one_is_the_method_itself_and_one_without_step_terms_too(exact, steps):
     steps = steps.with_columns(**{ITERATION: np.zeros(len(steps), np.int64)})
     for number in range(len(steps)):
         steps.state_key[number] = f"place {number}"
@@ -311,7 +307,7 @@ def test_a_group_of_one_is_the_method_itself_and_one_without_step_terms_too(
 
 
 @given(st.lists(st.floats(-1.0, 1.0), min_size=1, max_size=12))
-def test_the_exact_advantage_is_the_column_or_has_the_mean_square_one(exact: ModuleType, scores: list[float]) -> None:
+def test_the_exact_advantage_is_the_column_or_has_the_mean_square_one(exact, scores):
     rows = [(0, 0, t, 0.0, "a", True) for t in range(len(scores))]
     steps = table_of(rows).with_columns(**{ROW_SCORE: np.array(scores)})
     np.testing.assert_array_equal(exact.Exact()(steps).per_step, scores)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -23,7 +22,7 @@ def spot(name: str, length: float, success: float, **gain: float) -> Spot:
     return Spot(name, measures, {arm: (mean, mean - 1.0, mean + 1.0) for arm, mean in gain.items()})
 
 
-def test_choices_are_tested_on_cells_that_they_have_not_seen() -> None:
+def test_choices_are_tested_on_cells_that_they_have_not_seen():
     sizes = [(f"{length}-{success}", length, success) for length in (8.0, 9.0, 32.0, 34.0) for success in (0.2, 0.4)]
     apart = [spot(*size, g2po=4.0 if size[1] < 16 else -2.0, gigpo=-3.0 if size[1] < 16 else 2.0) for size in sizes]
     rows = held_out(apart)
@@ -47,7 +46,7 @@ def runs() -> list[Result]:
     return found
 
 
-def test_the_map_has_every_cell_and_the_test_of_its_choices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_map_has_every_cell_and_the_test_of_its_choices(tmp_path, monkeypatch):
     def measured(cell: Cell) -> dict[str, float | None]:
         return {"median_length": float(cell.horizon), "success": cell.start, "effective_decisions": cell.decisions}
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -52,13 +51,13 @@ def some_runs() -> list[Result]:
 
 
 @given(st.lists(st.floats(-5.0, 5.0).map(lambda value: round(value, 2)), min_size=1, max_size=9))
-def test_p_counts_all_changes_of_signs(values: list[float]) -> None:
+def test_p_counts_all_changes_of_signs(values):
     pairs = np.array(values)
     sums = [abs(np.dot(signs, pairs)) for signs in itertools.product((1, -1), repeat=len(pairs))]
     assert exact_p(pairs) == pytest.approx(np.mean(np.array(sums) >= abs(pairs.sum()) - 1e-9))
 
 
-def test_the_trimmed_mean_is_scipys_and_does_not_feel_a_run_that_collapsed() -> None:
+def test_the_trimmed_mean_is_scipys_and_does_not_feel_a_run_that_collapsed():
     pairs = np.random.default_rng(0).normal(2.0, 1.0, 30)
     mean, low, high = trimmed_mean(pairs)
     assert mean == pytest.approx(stats.trim_mean(pairs, 0.2)) and low < mean < high
@@ -66,7 +65,7 @@ def test_the_trimmed_mean_is_scipys_and_does_not_feel_a_run_that_collapsed() -> 
     assert trimmed_mean(fallen) == pytest.approx((mean, low, high))
 
 
-def test_the_runs_are_fresh_and_their_base_models_several() -> None:
+def test_the_runs_are_fresh_and_their_base_models_several():
     plan = second.plan()
     new = {task for seed in range(plan.first, plan.first + plan.seeds) for task in cell_of(CELL).panel(seed)}
     old = [*MAP_SEEDS, *range(FIRST_SEED, FIRST_SEED + registration().seeds), *TUNING_SEEDS]
@@ -85,12 +84,12 @@ def test_the_runs_are_fresh_and_their_base_models_several() -> None:
         assert not {trial.cell.base for trial in mine} & {cell_of(cell).base}
 
 
-def test_a_guard_is_part_of_a_run_and_tells_two_apart() -> None:
+def test_a_guard_is_part_of_a_run_and_tells_two_apart():
     found = second.trials("guard", [], ["grpo"], [TUNED])
     assert {trial.guard for trial in found} >= {*second.TRIED} and len({trial.key for trial in found}) == len(found)
 
 
-def test_a_verdict_needs_all_runs_and_all_measures() -> None:
+def test_a_verdict_needs_all_runs_and_all_measures():
     runs = some_runs()
     rows = {row[:4]: row for row in second.second_table(runs, PLAN).rows}
     assert rows["one", CELL, "exact", "grpo"][-1] == rows["tuned", CELL, "exact", "grpo"][-1] == "higher"
@@ -105,7 +104,7 @@ def test_a_verdict_needs_all_runs_and_all_measures() -> None:
     assert ends["exact", "one"][4:] == ("0", "10.0", "30.0", "30.0", "30.0")
 
 
-def test_nothing_is_run_that_is_not_registered_or_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_run_that_is_not_registered_or_tuned(monkeypatch):
     with pytest.raises(UsageError, match=f"exact is not tuned on {TUNED} with k3-0.01 yet"):
         second.tuned_rate([], TUNED, "exact", "k3-0.01")
     monkeypatch.setattr(second, "plan", Plan)
@@ -113,7 +112,7 @@ def test_nothing_is_run_that_is_not_registered_or_tuned(monkeypatch: pytest.Monk
         second.trials("second", [])
 
 
-def test_the_recount_finds_what_the_report_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_recount_finds_what_the_report_says(tmp_path, capsys):
     for run in some_runs():
         append(run, tmp_path / "runs.jsonl")
     written = {"guard": PLAN.guard, "rate": PLAN.rate, "seeds": PLAN.seeds,
@@ -129,7 +128,7 @@ def test_the_recount_finds_what_the_report_says(tmp_path: Path, capsys: pytest.C
         )
 
 
-def test_an_interval_is_students() -> None:
+def test_an_interval_is_students():
     rng = np.random.default_rng(1)
     one, two = rng.normal(0.4, 0.05, 5), rng.normal(0.3, 0.05, 5)
     expected = stats.ttest_rel(one, two).confidence_interval()
@@ -138,7 +137,7 @@ def test_an_interval_is_students() -> None:
 
 
 @pytest.mark.parametrize(("seeds", "comparisons"), [(5, 1), (5, 8), (10, 8)])
-def test_the_detectable_difference_is_found_four_times_of_five(seeds: int, comparisons: int) -> None:
+def test_the_detectable_difference_is_found_four_times_of_five(seeds, comparisons):
     apart = detectable(0.03, seeds, comparisons)
     drawn = np.random.default_rng(2).normal(apart, 0.03, (20_000, seeds))
     p = stats.ttest_1samp(drawn, 0.0, axis=1).pvalue

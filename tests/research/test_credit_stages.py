@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -43,7 +41,7 @@ def told(results: list[Result], *hypotheses: Hypothesis, seeds: int) -> dict[str
     return {row[0]: dict(zip(table.heads, row, strict=True)) for row in table.rows}
 
 
-def test_stage_2_has_the_tasks_of_none_of_the_maps_runs() -> None:
+def test_stage_2_has_the_tasks_of_none_of_the_maps_runs():
     for cell in MAP.values():
         before = {task for seed in MAP_SEEDS for task in cell.panel(seed)}
         after = [task for seed in range(FIRST_SEED, FIRST_SEED + 30) for task in cell.panel(seed)]
@@ -51,12 +49,12 @@ def test_stage_2_has_the_tasks_of_none_of_the_maps_runs() -> None:
         assert cell.tuned in TUNING
 
 
-def test_a_walk_s_base_model_keeps_the_name_that_results_have() -> None:
+def test_a_walk_s_base_model_keeps_the_name_that_results_have():
     names = {name: cell.base.name for name, cell in TUNING.items() if (cell.exact, cell.size) == (True, "small")}
     assert names == {"h8-k3-p30": "e4787f4f21d9", "h16-k3-p30": "1f76fc8c16ba", "h32-k3-p30": "c077f77d2e11"}
 
 
-def test_the_world_that_is_not_ours_is_tuned_on_other_tasks_and_has_no_exact_arm() -> None:
+def test_the_world_that_is_not_ours_is_tuned_on_other_tasks_and_has_no_exact_arm():
     before = {task for seed in TUNING_SEEDS for task in BABYAI.panel(seed)}
     after = [task for seed in range(FIRST_SEED, FIRST_SEED + 30) for task in BABYAI.panel(seed)]
     assert not before & {*after} and len({*after}) == len(after)
@@ -68,7 +66,7 @@ def test_the_world_that_is_not_ours_is_tuned_on_other_tasks_and_has_no_exact_arm
         assert "\n" not in str(caught.value)
 
 
-def test_what_is_registered_has_cells_and_arms_that_are_there() -> None:
+def test_what_is_registered_has_cells_and_arms_that_are_there():
     asked = registration()
     assert len({one.name for one in asked.hypotheses}) == len(asked.hypotheses) and asked.board
     for name in {*asked.board, *(cell for one in asked.hypotheses for cell in one.cells)}:
@@ -77,7 +75,7 @@ def test_what_is_registered_has_cells_and_arms_that_are_there() -> None:
         assert arm_of(one.arm) != arm_of(one.against)
 
 
-def test_runs_of_some_cells_need_no_tuning_of_others() -> None:
+def test_runs_of_some_cells_need_no_tuning_of_others():
     runs = [
         result(one.arm, one.seed, one.rate, "h8-k3-p30", stage="tune", rate=one.rate, option=one.option)
         for one in tuning(["grpo"]) if one.cell.name == "h8-k3-p30"
@@ -89,7 +87,7 @@ def test_runs_of_some_cells_need_no_tuning_of_others() -> None:
         trials("confirm", runs, ["grpo"], ["h8-k2-p40", "h16-k5-p15"])
 
 
-def test_a_verdict_takes_all_registered_runs_and_corrects_for_all_that_is_registered() -> None:
+def test_a_verdict_takes_all_registered_runs_and_corrects_for_all_that_is_registered():
     rng = np.random.default_rng(0)
     noise = rng.normal(0.0, 0.02, 12)
     runs = [result("grpo", seed, 0.3) for seed in range(12)]
@@ -106,7 +104,7 @@ def test_a_verdict_takes_all_registered_runs_and_corrects_for_all_that_is_regist
     assert told(runs, less, seeds=12)["less"]["verdict"] == "the opposite"
 
 
-def test_cells_are_averaged_seed_by_seed_and_slopes_go_along_the_dial() -> None:
+def test_cells_are_averaged_seed_by_seed_and_slopes_go_along_the_dial():
     cells, dial = [f"{CELL}:own_words={n}" for n in (0, 1, 4)], [0.0, 1.0, 4.0]
     runs = [result("grpo", seed, 0.2, cell) for cell in cells for seed in (*range(8), 90)]
     runs += [
@@ -121,9 +119,7 @@ def test_cells_are_averaged_seed_by_seed_and_slopes_go_along_the_dial() -> None:
     assert rows["slope"]["difference"] == "+2.0 [+2.0, +2.0]"
 
 
-def test_hypotheses_and_results_that_make_no_sense_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_hypotheses_and_results_that_make_no_sense_are_refused(tmp_path, capsys):
     with pytest.raises(ConfigError, match="equivalence is tested in one cell"):
         Hypothesis("two", [CELL, CELL], "exact", test="equivalent")
     with pytest.raises(ConfigError, match="a value of dial for each"):

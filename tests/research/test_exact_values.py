@@ -44,7 +44,7 @@ def enumerated(world: World, policy: np.ndarray, state: int, t: int) -> float:
 
 
 @pytest.mark.parametrize("world", SMALL, ids=lambda world: world.name)
-def test_values_are_those_of_an_enumeration_of_all_paths(world: World) -> None:
+def test_values_are_those_of_an_enumeration_of_all_paths(world):
     policy = random_policy(world)
     exact = solve(world, policy)
     for t in range(world.horizon):
@@ -54,7 +54,7 @@ def test_values_are_those_of_an_enumeration_of_all_paths(world: World) -> None:
 
 
 @pytest.mark.parametrize("world", [*SMALL, textcraft()], ids=lambda world: world.name)
-def test_values_and_visits_are_those_of_many_episodes(world: World) -> None:
+def test_values_and_visits_are_those_of_many_episodes(world):
     rng = np.random.default_rng(1)
     policy = softmax(start_logits(world, 0.4 * world.optimum, rng))[world.row]
     exact = solve(world, policy)
@@ -66,7 +66,7 @@ def test_values_and_visits_are_those_of_many_episodes(world: World) -> None:
     np.testing.assert_allclose(seen, exact.visits.ravel(), atol=0.02)
 
 
-def test_the_return_of_many_policies_at_once_is_that_of_each() -> None:
+def test_the_return_of_many_policies_at_once_is_that_of_each():
     world = aliased()
     policies = np.stack([random_policy(world, seed) for seed in range(3)])
     each = [solve(world, policy).v[0, 0] for policy in policies]
@@ -74,14 +74,14 @@ def test_the_return_of_many_policies_at_once_is_that_of_each() -> None:
     np.testing.assert_allclose(values(world, policies)[1][0, :, 0], each)
 
 
-def test_a_discount_weighs_the_reward_by_its_distance() -> None:
+def test_a_discount_weighs_the_reward_by_its_distance():
     world = delayed(3)
     good = world.best[world.row]
     assert solve(world, good, gamma=0.5).v[0, 0] == pytest.approx(0.25)
 
 
 @pytest.mark.parametrize("world", SMALL, ids=lambda world: world.name)
-def test_the_policy_gradient_is_the_slope_of_the_expected_return(world: World) -> None:
+def test_the_policy_gradient_is_the_slope_of_the_expected_return(world):
     logits = np.random.default_rng(0).standard_normal((world.rows, len(world.actions)))
     policy = softmax(logits)[world.row]
     gradient = policy_gradient(world, policy, solve(world, policy))
@@ -94,13 +94,13 @@ def test_the_policy_gradient_is_the_slope_of_the_expected_return(world: World) -
 
 
 @pytest.mark.parametrize("success", [0.1, 0.5, 0.9])
-def test_a_start_policy_earns_what_was_asked_for(success: float) -> None:
+def test_a_start_policy_earns_what_was_asked_for(success):
     world = aliased()
     logits = start_logits(world, success, np.random.default_rng(0))
     assert float(expected_return(world, softmax(logits)[world.row])) == pytest.approx(success, abs=1e-6)
 
 
-def test_the_crafting_world_is_textcraft_itself() -> None:
+def test_the_crafting_world_is_textcraft_itself():
     world, env = textcraft(), TextCraft(tasks=[GOAL])
     steps = table(play(world, random_policy(world), Plan(1, 2, 10), np.random.default_rng(0)), np.random.default_rng(0))
     for episode in np.unique(steps.episode_id):
@@ -113,7 +113,7 @@ def test_the_crafting_world_is_textcraft_itself() -> None:
     assert set(steps.extra["action"]) <= set(COMMANDS)
 
 
-def test_a_world_whose_chances_do_not_add_up_is_refused() -> None:
+def test_a_world_whose_chances_do_not_add_up_is_refused():
     good = delayed(2)
     with pytest.raises(UsageError, match="world broken: the probabilities"):
         World(
@@ -126,7 +126,7 @@ def test_a_world_whose_chances_do_not_add_up_is_refused() -> None:
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("world", [*SMALL, textcraft()], ids=lambda world: world.name)
-def test_probabilities_in_hindsight_are_the_shares_of_actions_among_successful_visits(world: World) -> None:
+def test_probabilities_in_hindsight_are_the_shares_of_actions_among_successful_visits(world):
     rng = np.random.default_rng(2)
     policy = softmax(start_logits(world, 0.5 * world.optimum, rng))[world.row]
     method = Method("hcapo", "hcapo")
@@ -147,7 +147,7 @@ def test_probabilities_in_hindsight_are_the_shares_of_actions_among_successful_v
             assert abs(share - probability) < 4.5 * np.sqrt(probability * (1 - probability) / same.sum()) + 1e-3
 
 
-def test_the_entropy_is_that_of_the_policy_in_the_state() -> None:
+def test_the_entropy_is_that_of_the_policy_in_the_state():
     world, rng = delayed(2), np.random.default_rng(0)
     policy = np.array([[1.0, 0.0, 0.0], [0.5, 0.25, 0.25]])
     played = play(world, policy, Plan(1, 2, 4), rng)
@@ -208,7 +208,7 @@ def plainly(cell: Cell, seed: int, rate: float, exact: bool, shares: Shares) -> 
 
 @pytest.mark.parametrize("shares", SHARES)
 @pytest.mark.parametrize("exact", [False, True])
-def test_an_update_is_that_of_plain_loops(shares: Shares, exact: bool) -> None:
+def test_an_update_is_that_of_plain_loops(shares, exact):
     for seed in range(3):
         found = train(CELL, seed, 20.0, exact, shares)
         assert found[0] == pytest.approx(0.3)
@@ -216,7 +216,7 @@ def test_an_update_is_that_of_plain_loops(shares: Shares, exact: bool) -> None:
         assert abs(found[1] - found[0]) > 1e-3
 
 
-def test_without_sharing_grpo_is_near_the_most_and_with_it_exact_credit_has_room() -> None:
+def test_without_sharing_grpo_is_near_the_most_and_with_it_exact_credit_has_room():
     cell = Cell("small", 8, 3, 0.4)
     exact, grpo = pairs(cell, range(10), "nothing")
     assert exact.shape == grpo.shape == (10,) and 98.0 < grpo.mean() < exact.mean()

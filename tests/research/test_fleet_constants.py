@@ -1,13 +1,9 @@
-from __future__ import annotations
-
 import json
 import shlex
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-from console import Console
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +17,7 @@ FIVE = ("ALFWorld-v0", "PythonMath-v0", "Sokoban-v0", "TextCraft-v0", "WebShop-v
 
 
 @given(st.floats(1e-6, 1e3), st.floats(0.01, 1.5), st.integers(0, 2**16))
-def test_a_fit_has_the_mean_and_the_variance_of_what_was_measured(median: float, sigma: float, seed: int) -> None:
+def test_a_fit_has_the_mean_and_the_variance_of_what_was_measured(median, sigma, seed):
     values = Lognormal(median, sigma).at(np.random.default_rng(seed).standard_normal(500))
     fitted = Lognormal.fit(values)
     assert fitted.mean == pytest.approx(values.mean(), rel=1e-6)
@@ -29,7 +25,7 @@ def test_a_fit_has_the_mean_and_the_variance_of_what_was_measured(median: float,
     assert 0 <= kolmogorov_distance(values, fitted) <= 1
 
 
-def test_the_distance_of_a_fit_is_small_for_what_it_fits_and_large_for_what_it_does_not() -> None:
+def test_the_distance_of_a_fit_is_small_for_what_it_fits_and_large_for_what_it_does_not():
     rng = np.random.default_rng(0)
     values = Lognormal(3.0, 0.4).at(rng.standard_normal(5000))
     two = np.concatenate([np.full(500, 1.0), np.full(500, 100.0)])
@@ -39,7 +35,7 @@ def test_the_distance_of_a_fit_is_small_for_what_it_fits_and_large_for_what_it_d
 
 @settings(max_examples=8, deadline=None)
 @given(st.floats(1.5, 40), st.floats(0.1, 1.0), st.integers(5, 60))
-def test_lengths_that_a_horizon_cuts_are_fitted_with_their_mean(median: float, sigma: float, horizon: int) -> None:
+def test_lengths_that_a_horizon_cuts_are_fitted_with_their_mean(median, sigma, horizon):
     drawn = Lognormal(median, sigma).at(np.random.default_rng(1).standard_normal(3000))
     values = np.clip(np.rint(drawn), 1, horizon)
     fitted = Lognormal.fit_counts(values, horizon)
@@ -49,9 +45,7 @@ def test_lengths_that_a_horizon_cuts_are_fitted_with_their_mean(median: float, s
 
 @given(st.floats(0, 1), st.floats(0, 3), st.integers(1, 100), st.floats(0, 1e9, allow_nan=False), st.text(min_size=1))
 @settings(max_examples=20, deadline=None)
-def test_a_file_of_constants_is_read_as_it_was_written(
-    tmp_path_factory: pytest.TempPathFactory, median: float, sigma: float, horizon: int, memory: float, source: str
-) -> None:
+def test_a_file_of_constants_is_read_as_it_was_written(tmp_path_factory, median, sigma, horizon, memory, source):
     fit = Fit(median, sigma, 0.5, 3)
     env = EnvironmentConstants(fit, fit, fit, horizon, memory, memory, median, source)
     engine = EngineConstants("m", EngineSpeed(0.0, median, sigma, 0.0, 0.0, 1e-5))
@@ -61,7 +55,7 @@ def test_a_file_of_constants_is_read_as_it_was_written(
     assert Constants.read(path) == made
 
 
-def test_the_shipped_constants_have_the_five_environments() -> None:
+def test_the_shipped_constants_have_the_five_environments():
     constants = Constants.read(SHIPPED)
     assert tuple(constants.environments) == FIVE
     for name, env in constants.environments.items():
@@ -80,7 +74,7 @@ def test_the_shipped_constants_have_the_five_environments() -> None:
         ({"machine": ""}, "machine"),
     ],
 )
-def test_an_error_in_a_file_of_constants_names_the_key(tmp_path: Path, change: dict[str, object], said: str) -> None:
+def test_an_error_in_a_file_of_constants_names_the_key(tmp_path, change, said):
     path = tmp_path / "c.json"
     path.write_text(json.dumps({**asdict(Constants.read()), **change}))
     with pytest.raises(DataError, match=said):
@@ -98,7 +92,7 @@ FLEET = (
 
 
 @pytest.mark.slow
-def test_the_command_prints_tables_that_name_estimates_and_measurements(console: Console, tmp_path: Path) -> None:
+def test_the_command_prints_tables_that_name_estimates_and_measurements(console, tmp_path):
     line = f"{FLEET} --staleness 0,1 --failures '{{hung: 0.001}}' --figure {tmp_path}/f.png"
     out = " ".join(console(line, main=main)[0].split())
     for words in (
@@ -110,7 +104,7 @@ def test_the_command_prints_tables_that_name_estimates_and_measurements(console:
 
 
 @pytest.mark.slow
-def test_the_json_is_a_function_of_settings_and_seed(console: Console) -> None:
+def test_the_json_is_a_function_of_settings_and_seed(console):
     line = f"{FLEET} --json yes --staleness 0 --env-cores 4 --seed 3"
     found = [json.loads(console(line, main=main)[0]) for _ in range(2)]
     assert found[0] == found[1]
@@ -132,15 +126,13 @@ def test_the_json_is_a_function_of_settings_and_seed(console: Console) -> None:
         ("--check", "nowhere", "nowhere"),
     ],
 )
-def test_an_option_that_cannot_be_is_named(
-    capsys: pytest.CaptureFixture[str], option: str, value: str, said: str
-) -> None:
+def test_an_option_that_cannot_be_is_named(capsys, option, value, said):
     assert main([*shlex.split(FLEET), option, value]) in (1, 2)  # what is typed, what a file holds
     told = capsys.readouterr().err
     assert said in told and "Traceback" not in told
 
 
-def test_an_engine_s_fit_finds_the_speed_that_made_the_times() -> None:
+def test_an_engine_s_fit_finds_the_speed_that_made_the_times():
     from research.fleet.measure_engine import _fitted
 
     speed = EngineSpeed(0.0, 0.004, 0.0002, 3e-7, 0.0, 0.0)

@@ -40,7 +40,7 @@ def engines(n: int = 2) -> EngineSpeed:
 # -- exact times ------------------------------------------------------------------------------------------------------
 
 
-def test_constant_latencies_give_the_times_that_one_adds_up_by_hand() -> None:
+def test_constant_latencies_give_the_times_that_one_adds_up_by_hand():
     fleet = replace(FLEET, network=0.02, request=0.01, client=0.03)
     outcome = Simulation(work(), STEADY, ENGINE, UPDATE, fleet).run(3)
     calls = 3 * (0.03 + 0.02 + 0.01)  # a reset and two steps: client, network, server
@@ -52,7 +52,7 @@ def test_constant_latencies_give_the_times_that_one_adds_up_by_hand() -> None:
     assert outcome.engines["sync"] == pytest.approx(0.5 / outcome.iteration, rel=1e-6)
 
 
-def test_an_environment_in_the_engine_s_process_interrupts_every_sequence() -> None:
+def test_an_environment_in_the_engine_s_process_interrupts_every_sequence():
     fleet = replace(FLEET, place="inline", client=0.03, client_blocks=True)
     outcome = Simulation(work(tasks=4), STEADY, ENGINE, UPDATE, fleet).run(2)
     aside = 4 * (3 * 0.03 + 0.2 + 2 * 0.05)  # four episodes, one after the other
@@ -60,7 +60,7 @@ def test_an_environment_in_the_engine_s_process_interrupts_every_sequence() -> N
     assert outcome.iteration > aside + 2 * 10 * 0.01 + 1.5 - 1e-9
 
 
-def test_sequences_share_the_iterations_of_an_engine() -> None:
+def test_sequences_share_the_iterations_of_an_engine():
     engine = Engine(EngineSpeed(0.0, 0.01, 0.01, 0.0, 0.0, 0.001, request=0.2), slots=2)
     engine.join(0, 10, 100, 0.0)
     engine.join(1, 20, 0, 0.0)
@@ -72,14 +72,14 @@ def test_sequences_share_the_iterations_of_an_engine() -> None:
     assert engine.busy == pytest.approx(first) and engine.sequences == pytest.approx(2 * 0.3)
 
 
-def test_an_iteration_takes_the_longest_of_start_reading_and_products() -> None:
+def test_an_iteration_takes_the_longest_of_start_reading_and_products():
     speed = EngineSpeed(start=0.004, base=0.001, each=0.0, context=1e-6, products=1e-4, prefill=0.0)
     assert speed.iteration(1, 100) == 0.004
     assert speed.iteration(10, 10_000) == pytest.approx(0.011)
     assert speed.iteration(1000, 10_000) == pytest.approx(0.1)
 
 
-def test_one_core_without_latency_leaves_the_engine_the_only_limit() -> None:
+def test_one_core_without_latency_leaves_the_engine_the_only_limit():
     nothing = EnvironmentSpeed(Lognormal(0.0), Lognormal(0.0), 0.0)
     none = UpdateSpeed(0.0, 0.0, 0.0)
     outcome = Simulation(work(tasks=2, size=4), nothing, ENGINE, none, FLEET).run(4)
@@ -88,7 +88,7 @@ def test_one_core_without_latency_leaves_the_engine_the_only_limit() -> None:
     assert outcome.running == pytest.approx(8.0, rel=1e-6)
 
 
-def test_a_slow_core_serves_its_sessions_one_after_the_other() -> None:
+def test_a_slow_core_serves_its_sessions_one_after_the_other():
     one = Simulation(work(tasks=8), STEADY, ENGINE, UPDATE, FLEET).run(1).iteration
     eight = Simulation(work(tasks=8), STEADY, ENGINE, UPDATE, replace(FLEET, cores=8)).run(1).iteration
     assert eight == pytest.approx(0.2 + 0.1 + 0.2 + 1.5)
@@ -114,7 +114,7 @@ def batches(values: np.ndarray, count: int = 20) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize(("servers", "load"), [(1, 0.5), (1, 0.8), (2, 0.7), (8, 0.8)])
-def test_waiting_times_are_those_of_the_queue_m_m_c(servers: int, load: float) -> None:
+def test_waiting_times_are_those_of_the_queue_m_m_c(servers, load):
     rng = np.random.default_rng(servers)
     found = waits(replace(FLEET, cores=servers, sticky=False), servers * load, rng.exponential(1.0, 250_000), rng)
     offered = servers * load
@@ -127,14 +127,14 @@ def test_waiting_times_are_those_of_the_queue_m_m_c(servers: int, load: float) -
 
 
 @pytest.mark.parametrize("sigma", [0.0, 0.6, 1.0])
-def test_lognormal_calls_wait_as_pollaczek_and_khinchine_say(sigma: float) -> None:
+def test_lognormal_calls_wait_as_pollaczek_and_khinchine_say(sigma):
     rng, load = np.random.default_rng(3), 0.6
     service = Lognormal.of_mean(1.0, sigma).at(rng.standard_normal(250_000))
     mean, error = batches(waits(FLEET, load, service, rng))
     assert mean == pytest.approx(load * np.exp(sigma**2) / 2 / (1 - load), abs=4 * error)
 
 
-def test_new_sessions_go_to_the_core_with_the_fewest_and_not_to_a_lost_server() -> None:
+def test_new_sessions_go_to_the_core_with_the_fewest_and_not_to_a_lost_server():
     cores = Cores(replace(FLEET, cores=4, cores_per_server=2))
     seats = [cores.seat() for _ in range(8)]
     assert sorted(seats) == [0, 0, 1, 1, 2, 2, 3, 3]
@@ -178,7 +178,7 @@ fleets = st.builds(
 
 @settings(max_examples=60, deadline=None)
 @given(fleet=fleets, tasks=st.integers(1, 5), size=st.integers(1, 4), seed=st.integers(0, 2**20))
-def test_every_started_group_is_consumed_failed_or_in_flight(fleet: Fleet, tasks: int, size: int, seed: int) -> None:
+def test_every_started_group_is_consumed_failed_or_in_flight(fleet, tasks, size, seed):
     slow = EnvironmentSpeed(Lognormal(0.02, 1.0), Lognormal(0.1, 0.5), 0.0, wait=Lognormal(0.01, 0.3))
     s = Simulation(varied(tasks, size), slow, engines(), UpdateSpeed(1e-5, 0.2, 0.1), fleet, seed)
     outcome = s.run(4, warm_up=1)
@@ -201,7 +201,7 @@ def test_every_started_group_is_consumed_failed_or_in_flight(fleet: Fleet, tasks
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 3])
-def test_every_token_of_what_is_trained_has_one_version(staleness: int) -> None:
+def test_every_token_of_what_is_trained_has_one_version(staleness):
     fleet = replace(FLEET, engines=2, staleness=staleness, colocated=False)
     s = Simulation(work(tasks=3, size=2, steps=4, response=30), STEADY, engines(), UPDATE, fleet)
     s.run(6)
@@ -209,7 +209,7 @@ def test_every_token_of_what_is_trained_has_one_version(staleness: int) -> None:
     assert max(s.ages) <= staleness
 
 
-def test_tokens_of_a_response_that_a_sync_interrupts_have_both_versions() -> None:
+def test_tokens_of_a_response_that_a_sync_interrupts_have_both_versions():
     fleet = replace(FLEET, staleness=1, colocated=True, slots=2)
     nothing = EnvironmentSpeed(Lognormal(0.0), Lognormal(0.0), 0.0)
     s = Simulation(varied(1, 1, sigma=0.8), nothing, ENGINE, UpdateSpeed(0.0, 0.3, 0.0), fleet, seed=5)
@@ -239,7 +239,7 @@ def outcome_of(fleet: Fleet, seed: int = 0, updates: int = 6, sigma: float = 0.4
 
 @settings(max_examples=15, deadline=None)
 @given(cores=st.integers(1, 8), more=st.integers(1, 8), seed=st.integers(0, 1000), sticky=st.booleans())
-def test_more_cores_are_not_slower_on_the_same_episodes(cores: int, more: int, seed: int, sticky: bool) -> None:
+def test_more_cores_are_not_slower_on_the_same_episodes(cores, more, seed, sticky):
     fleet = replace(FLEET, engines=2, slots=16, sticky=sticky)
     few, many = (outcome_of(replace(fleet, cores=n), seed, 2).iteration for n in (cores, cores + more))
     assert many <= 1.05 * few
@@ -247,13 +247,13 @@ def test_more_cores_are_not_slower_on_the_same_episodes(cores: int, more: int, s
 
 @settings(max_examples=6, deadline=None)
 @given(seed=st.integers(0, 1000), staleness=st.integers(0, 2), colocated=st.booleans())
-def test_staleness_does_not_lower_throughput(seed: int, staleness: int, colocated: bool) -> None:
+def test_staleness_does_not_lower_throughput(seed, staleness, colocated):
     fleet = replace(FLEET, engines=2, slots=8, cores=8, colocated=colocated)
     less, more = (outcome_of(replace(fleet, staleness=k), seed, 12).iteration for k in (staleness, staleness + 1))
     assert more <= 1.06 * less
 
 
-def test_staleness_hides_the_update_on_devices_of_its_own() -> None:
+def test_staleness_hides_the_update_on_devices_of_its_own():
     fleet = replace(FLEET, engines=2, slots=16, cores=8, colocated=False)
     slow = replace(UPDATE, fixed=1.5, sync=0.05)
 
@@ -266,7 +266,7 @@ def test_staleness_hides_the_update_on_devices_of_its_own() -> None:
     assert one.iteration < 0.75 * synchronous.iteration and one.off_policy > 0.5
 
 
-def test_equal_seeds_give_equal_outcomes_and_others_do_not() -> None:
+def test_equal_seeds_give_equal_outcomes_and_others_do_not():
     fleet = replace(
         FLEET, engines=2, cores=2, failures=Failures(hung=0.01, gpu_hours=0.05, server_hours=0.05, restart=5)
     )
@@ -274,7 +274,7 @@ def test_equal_seeds_give_equal_outcomes_and_others_do_not() -> None:
     assert outcome_of(fleet, 3).iteration != outcome_of(fleet, 4).iteration
 
 
-def test_episodes_do_not_depend_on_failures_and_a_second_attempt_is_another() -> None:
+def test_episodes_do_not_depend_on_failures_and_a_second_attempt_is_another():
     speed = EnvironmentSpeed(Lognormal(0.1, 0.5), Lognormal(0.1, 0.5), 0.0)
     one, other = (Draws(varied(), speed, hung, 7) for hung in (0.0, 0.2))
     for a, b in zip(one.group(3), other.group(3), strict=True):
@@ -286,7 +286,7 @@ def test_episodes_do_not_depend_on_failures_and_a_second_attempt_is_another() ->
 # -- failures ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_call_that_hangs_is_given_up_at_its_deadline_and_the_episode_dispatched_again_once() -> None:
+def test_a_call_that_hangs_is_given_up_at_its_deadline_and_the_episode_dispatched_again_once():
     fleet = replace(FLEET, failures=Failures(hung=0.02, deadline=30.0))
     s = Simulation(work(tasks=50, steps=9), STEADY, ENGINE, UPDATE, replace(fleet, slots=50, cores=50))
     outcome = s.run(4)
@@ -296,13 +296,13 @@ def test_a_call_that_hangs_is_given_up_at_its_deadline_and_the_episode_dispatche
     assert outcome.iteration > 30.0
 
 
-def test_where_everything_hangs_the_simulation_says_so() -> None:
+def test_where_everything_hangs_the_simulation_says_so():
     fleet = replace(FLEET, failures=Failures(hung=0.5, deadline=1.0, attempts=1))
     with pytest.raises(ConfigError, match="--failures"):
         Simulation(work(steps=50, tasks=2), STEADY, ENGINE, UPDATE, fleet).run(10_000)
 
 
-def test_a_lost_server_costs_time_and_no_episode() -> None:
+def test_a_lost_server_costs_time_and_no_episode():
     fleet = replace(FLEET, engines=2, slots=16, cores=4, cores_per_server=2)
     failing = replace(fleet, failures=Failures(server_hours=0.003, restart=3.0))
     sound, lost = outcome_of(fleet, updates=10), outcome_of(failing, updates=10)
@@ -310,13 +310,13 @@ def test_a_lost_server_costs_time_and_no_episode() -> None:
     assert lost.iteration > 1.02 * sound.iteration
 
 
-def test_a_lost_engine_s_episodes_begin_again_on_another() -> None:
+def test_a_lost_engine_s_episodes_begin_again_on_another():
     fleet = replace(FLEET, engines=3, slots=16, cores=4, colocated=False)
     outcome = outcome_of(replace(fleet, failures=Failures(gpu_hours=0.01, restart=2.0, checkpoint=1)), updates=10)
     assert outcome.redispatched > 0 and outcome.engines["failure"] > 0
 
 
-def test_a_lost_training_process_costs_its_restart_and_the_time_since_the_checkpoint() -> None:
+def test_a_lost_training_process_costs_its_restart_and_the_time_since_the_checkpoint():
     failures = Failures(gpu_hours=0.004, restart=7.0, checkpoint=10**6)
     s = Simulation(work(), STEADY, ENGINE, UPDATE, replace(FLEET, failures=failures))
     outcome = s.run(20)
@@ -329,7 +329,7 @@ def test_a_lost_training_process_costs_its_restart_and_the_time_since_the_checkp
 # -- sizes ------------------------------------------------------------------------------------------------------------
 
 
-def test_as_many_cores_are_found_as_keep_the_loss_within_two_percent() -> None:
+def test_as_many_cores_are_found_as_keep_the_loss_within_two_percent():
     fleet = replace(FLEET, engines=2, slots=16)
     speed = EnvironmentSpeed(Lognormal(0.05, 0.5), Lognormal(0.05, 0.5), 2**20, base=2**30)
 

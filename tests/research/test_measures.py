@@ -2,12 +2,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import rich.console
-from console import Console
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,7 +31,7 @@ def truth(played: Play, exact: Exact) -> np.ndarray:
     return exact.advantage[played.t, played.state, played.action]
 
 
-def test_the_exact_advantage_is_without_fault() -> None:
+def test_the_exact_advantage_is_without_fault():
     played, policy, exact = scene()
     found = quality(played, policy, exact, 3.0 * truth(played, exact))
     assert found.scale == pytest.approx(1 / 3)
@@ -42,7 +40,7 @@ def test_the_exact_advantage_is_without_fault() -> None:
     assert found.cosine > 0.9  # what is left is which states a batch happens to visit
 
 
-def test_what_says_nothing_has_all_the_bias_and_no_variance() -> None:
+def test_what_says_nothing_has_all_the_bias_and_no_variance():
     played, policy, exact = scene()
     found = quality(played, policy, exact, np.zeros(len(played)))
     assert (found.scale, found.variance, found.sign, found.rank, found.cosine) == (0, 0, 0.5, 0, 0)
@@ -53,7 +51,7 @@ def test_what_says_nothing_has_all_the_bias_and_no_variance() -> None:
     assert wrong.rank == pytest.approx(-1.0)
 
 
-def test_a_baseline_that_is_off_biases_the_advantage_and_not_the_gradient() -> None:
+def test_a_baseline_that_is_off_biases_the_advantage_and_not_the_gradient():
     played, policy, exact = scene()
     found = quality(played, policy, exact, truth(played, exact) + 0.5 * played.state, scale=1.0)
     energy = (exact.visits[..., None] * policy * exact.advantage**2).sum()
@@ -62,7 +60,7 @@ def test_a_baseline_that_is_off_biases_the_advantage_and_not_the_gradient() -> N
     assert found.action_bias == pytest.approx(0.0, abs=1e-9)
 
 
-def test_noise_is_variance_and_no_bias() -> None:
+def test_noise_is_variance_and_no_bias():
     played, policy, exact = scene(batches=400)
     noise = np.random.default_rng(1).normal(0.0, 0.3, len(played))
     found = quality(played, policy, exact, truth(played, exact) + noise, scale=1.0)
@@ -71,7 +69,7 @@ def test_noise_is_variance_and_no_bias() -> None:
     assert found.variance == pytest.approx(0.09 / energy, rel=0.05)
 
 
-def test_leave_one_out_is_unbiased_where_an_episode_is_a_step() -> None:
+def test_leave_one_out_is_unbiased_where_an_episode_is_a_step():
     played, policy, exact = scene(world_length=1, group_size=32, batches=300)
     advantage = ESTIMATORS["rloo"]()(table(played, np.random.default_rng(0))).per_step
     found = quality(played, policy, exact, advantage, scale=1.0)
@@ -79,7 +77,7 @@ def test_leave_one_out_is_unbiased_where_an_episode_is_a_step() -> None:
     assert found.action_bias == pytest.approx(0.0, abs=0.02)
 
 
-def test_a_group_mean_that_counts_oneself_shrinks_the_advantage_by_its_share() -> None:
+def test_a_group_mean_that_counts_oneself_shrinks_the_advantage_by_its_share():
     played, policy, exact = scene(world_length=1, group_size=4, batches=300)
     advantage = ESTIMATORS["dr_grpo"]()(table(played, np.random.default_rng(0))).per_step
     assert quality(played, policy, exact, advantage).scale == pytest.approx(4 / 3, rel=0.05)
@@ -87,7 +85,7 @@ def test_a_group_mean_that_counts_oneself_shrinks_the_advantage_by_its_share() -
 
 @pytest.mark.parametrize("world", [delayed(3), aliased(2)], ids=lambda world: world.name)
 @pytest.mark.parametrize("name", ["steppo", "ppo"])
-def test_an_exact_critic_leaves_no_bias(name: str, world) -> None:  # type: ignore[no-untyped-def]
+def test_an_exact_critic_leaves_no_bias(name, world):
     rng = np.random.default_rng(0)
     policy = softmax(start_logits(world, 0.4, rng))[world.row]
     exact, played = solve(world, policy), play(world, policy, Plan(200, 4, 8), rng)
@@ -96,14 +94,14 @@ def test_an_exact_critic_leaves_no_bias(name: str, world) -> None:  # type: igno
     assert quality(played, policy, exact, found, scale=1.0).bias == pytest.approx(0.0, abs=0.05)
 
 
-def test_whole_episode_advantages_are_biased_by_their_baseline_only() -> None:
+def test_whole_episode_advantages_are_biased_by_their_baseline_only():
     played, policy, exact = scene(world_length=4, batches=300)
     found = quality(played, policy, exact, ESTIMATORS["dr_grpo"]()(table(played, np.random.default_rng(0))).per_step)
     assert found.bias > 0.3
     assert found.action_bias < 0.02
 
 
-def test_batch_gradients_are_the_sum_of_scores() -> None:
+def test_batch_gradients_are_the_sum_of_scores():
     world, rng = graded(2), np.random.default_rng(0)
     policy = softmax(start_logits(world, 0.5 * world.optimum, rng))[world.row]
     played = play(world, policy, Plan(3, 1, 2), rng)
@@ -115,7 +113,7 @@ def test_batch_gradients_are_the_sum_of_scores() -> None:
     np.testing.assert_allclose(batch_gradients(played, policy, advantage), wanted, atol=1e-12)
 
 
-def test_the_mean_gradient_points_where_the_exact_one_does() -> None:
+def test_the_mean_gradient_points_where_the_exact_one_does():
     played, policy, exact = scene(world_length=3, batches=1000)
     exactly = policy_gradient(played.world, policy, exact)
     mean = batch_gradients(played, policy, truth(played, exact)).mean(0)
@@ -124,7 +122,7 @@ def test_the_mean_gradient_points_where_the_exact_one_does() -> None:
     assert gradient_cosines(played, policy, np.zeros(len(played)), exactly).tolist() == [0.0] * 1000
 
 
-def test_ranks_and_signs_by_hand() -> None:
+def test_ranks_and_signs_by_hand():
     one = np.array([1.0, 2.0, 3.0, 4.0])
     assert spearman(one, one**3) == pytest.approx(1.0)
     assert spearman(one, np.array([1.0, 2.0, 4.0, 3.0])) == pytest.approx(0.8)
@@ -135,30 +133,30 @@ def test_ranks_and_signs_by_hand() -> None:
 
 
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=12))
-def test_an_interval_holds_its_mean_and_lies_among_the_values(values: list[float]) -> None:
+def test_an_interval_holds_its_mean_and_lies_among_the_values(values):
     found = bootstrap(np.array(values), draws=200)
     assert min(values) - 1e-9 <= found.low <= found.high <= max(values) + 1e-9
     assert found.mean == pytest.approx(np.mean(values))
 
 
-def test_an_interval_covers_the_mean_as_often_as_it_says() -> None:
+def test_an_interval_covers_the_mean_as_often_as_it_says():
     rng = np.random.default_rng(0)
     found = [bootstrap(rng.normal(size=20), draws=400) for _ in range(300)]
     assert 0.87 < np.mean([one.low <= 0.0 <= one.high for one in found]) < 0.99
 
 
-def test_peers_are_those_of_the_steps_where_a_method_has_them() -> None:
+def test_peers_are_those_of_the_steps_where_a_method_has_them():
     groups = {"group/singleton_rate": 0.0, "group/size_mean": 8.0}
     assert peers({**groups, "cluster/singleton_rate": 0.5, "cluster/size_mean": 2.0}) == (0.5, 2.0)
     assert np.isnan(peers({})).all()
 
 
-def test_every_registered_estimator_without_a_teacher_is_measured() -> None:
+def test_every_registered_estimator_without_a_teacher_is_measured():
     measured = {name for method in methods("delayed") for name in method.name.split(", ")}
     assert set(ESTIMATORS) - measured == {"opd"}
 
 
-def test_measures_do_not_depend_on_names_of_actions() -> None:
+def test_measures_do_not_depend_on_names_of_actions():
     played, policy, exact = scene()
     turned = replace(played, action=2 - played.action)
     flipped = Exact(exact.q[..., ::-1], exact.v, exact.visits)
@@ -176,7 +174,7 @@ def without_times(records: list[dict[str, str | float]]) -> list[dict[str, str |
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("make", experiments.WORLDS.values(), ids=experiments.WORLDS)
-def test_the_same_seed_measures_the_same(make) -> None:  # type: ignore[no-untyped-def]
+def test_the_same_seed_measures_the_same(make):
     setting = experiments.Setting("worlds", make(), 0.0)
     one, other = (experiments.measure(setting, 3, 2) for _ in range(2))
     assert without_times(one) == without_times(other)
@@ -185,19 +183,19 @@ def test_the_same_seed_measures_the_same(make) -> None:  # type: ignore[no-untyp
 
 
 @pytest.mark.parametrize("name", claims.CLAIMS)
-def test_a_claim_is_tried_the_same_with_the_same_seed(name: str) -> None:
+def test_a_claim_is_tried_the_same_with_the_same_seed(name):
     one, other = (claims.CLAIMS[name](1, 2) for _ in range(2))
     assert one
     assert without_times(one) == without_times(other)
 
 
-def test_the_exact_advantage_learns_the_best_actions() -> None:
+def test_the_exact_advantage_learns_the_best_actions():
     curves = learning.train(delayed(), learning.ORACLE, np.full(3, 30.0), range(3), 20)
     assert curves[:, 0] == pytest.approx(learning.START["delayed"])
     assert (curves[:, -1] > 0.95).all()
 
 
-def test_all_methods_start_from_the_same_policies() -> None:
+def test_all_methods_start_from_the_same_policies():
     first = [
         learning.train(aliased(1), method, np.full(2, 1.0), range(2), 2)[:, 0]
         for method in methods("aliased")
@@ -206,13 +204,13 @@ def test_all_methods_start_from_the_same_policies() -> None:
     np.testing.assert_array_equal(first, np.broadcast_to(first[0], np.shape(first)))
 
 
-def test_names_hide_a_state_from_exact_keys_and_not_from_its_fingerprint() -> None:
+def test_names_hide_a_state_from_exact_keys_and_not_from_its_fingerprint():
     records = experiments.measure(experiments.Setting("names", renamed(names=16), 16.0), 0, 8)
     alone = {str(record["method"]): float(record["singletons"]) for record in records}
     assert alone["bipace"] < 0.05 < 0.5 < alone["gigpo"]
 
 
-def test_history_tells_look_alikes_apart_as_far_as_it_reaches() -> None:
+def test_history_tells_look_alikes_apart_as_far_as_it_reaches():
     records = [r for seed in range(3) for r in claims.hgpo(seed, 24)]
     bias = {
         name: np.mean([float(r["bias"]) for r in records if r["method"] == name and r["x"] == 64.0 and "bias" in r])
@@ -221,7 +219,7 @@ def test_history_tells_look_alikes_apart_as_far_as_it_reaches() -> None:
     assert bias["episode"] > bias["level 0"] > bias["level 2"] > bias["level 4"]
 
 
-def test_a_step_table_of_the_lab_is_what_a_rollout_makes() -> None:
+def test_a_step_table_of_the_lab_is_what_a_rollout_makes():
     played = play(aliased(2), np.full((7, 3), 1 / 3), Plan(2, 2, 3), np.random.default_rng(0))
     steps = table(played, np.random.default_rng(0))
     assert len(np.unique(steps.group_id)) == 4
@@ -234,7 +232,7 @@ def test_a_step_table_of_the_lab_is_what_a_rollout_makes() -> None:
 
 
 @pytest.mark.slow
-def test_the_command_leaves_tables_figures_and_a_report(tmp_path: Path) -> None:
+def test_the_command_leaves_tables_figures_and_a_report(tmp_path):
     world = delayed(2)
     setting = experiments.Setting("worlds", world, 0.0)
     records = experiments.measure(setting, 0, 2) + experiments.measure(setting, 1, 2)
@@ -258,7 +256,7 @@ def test_the_command_leaves_tables_figures_and_a_report(tmp_path: Path) -> None:
 
 
 @pytest.mark.seconds
-def test_jobs_come_back_in_their_order_whoever_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_come_back_in_their_order_whoever_is_faster(monkeypatch):
     setting = experiments.Setting("worlds", delayed(2), 0.0)
     work = [program.Job(f"seed {seed}", experiments.measure, (setting, seed, 2)) for seed in range(3)]
     monkeypatch.setattr(program, "jobs", lambda config: work)
@@ -266,12 +264,12 @@ def test_jobs_come_back_in_their_order_whoever_is_faster(monkeypatch: pytest.Mon
     assert without_times(alone) == without_times(together)
 
 
-def test_everything_the_full_run_does_is_named_once() -> None:
+def test_everything_the_full_run_does_is_named_once():
     names = [job.what for job in program.jobs(program.LabConfig())]
     assert len(names) == len(set(names))
 
 
-def test_a_wrong_option_or_folder_is_an_error_that_says_which_before_the_work(tmp_path: Path, console: Console) -> None:
+def test_a_wrong_option_or_folder_is_an_error_that_says_which_before_the_work(tmp_path, console):
     (tmp_path / "file").touch()
     for line, said in (
         (f"--out {tmp_path}/file/lab", "cannot be written to"),
@@ -281,7 +279,7 @@ def test_a_wrong_option_or_folder_is_an_error_that_says_which_before_the_work(tm
         assert said in console(line, 2, program.main)[1]
 
 
-def test_tables_are_markdown_and_latex() -> None:
+def test_tables_are_markdown_and_latex():
     made = Table("name", "A title", "A note.", ("method", "bias²"), (("a_b", "0.1 ±0.0"), ("c, d", cell(None))))
     assert "| a_b | 0.1 ±0.0 |" in made.markdown()
     assert r"a\_b & 0.1 $\pm$0.0 \\" in made.latex()

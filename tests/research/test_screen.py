@@ -26,7 +26,7 @@ RUNS = st.integers(2, 12).flatmap(lambda tasks: st.tuples(*[st.text("01", min_si
 
 
 @given(RUNS)
-def test_one_seed_is_compared_by_mcnemar(runs: tuple[str, str]) -> None:
+def test_one_seed_is_compared_by_mcnemar(runs):
     first, second = runs
     difference, p_value, over_seeds = beside(bits([outcome("grpo", 0, second)], "solved"), [outcome("rft", 0, first)])
     if first == second:
@@ -40,7 +40,7 @@ def test_one_seed_is_compared_by_mcnemar(runs: tuple[str, str]) -> None:
     assert difference.startswith(f"{100 * (gained - lost) / len(first):+.1f} [")
 
 
-def test_a_row_has_the_mean_the_clustered_interval_and_the_pairs_of_seeds(tmp_path: Path) -> None:
+def test_a_row_has_the_mean_the_clustered_interval_and_the_pairs_of_seeds(tmp_path):
     rng = np.random.default_rng(0)
     runs = {arm: ["".join(map(str, rng.integers(0, 2, 20))) for _ in range(3)] for arm in ("rft", "gigpo")}
     file = tmp_path / "results.jsonl"
@@ -58,15 +58,13 @@ def test_a_row_has_the_mean_the_clustered_interval_and_the_pairs_of_seeds(tmp_pa
     assert rows["`rft`"][7:] == ["", "", " |"]
 
 
-def test_an_environment_that_is_not_planned_is_named() -> None:
+def test_an_environment_that_is_not_planned_is_named():
     with pytest.raises(DataError, match=r"screen.yaml has no doors; it has "):
         Screen("doors", Path("runs"), Path("results"), dev=True)
 
 
 @pytest.mark.slow
-def test_arms_are_played_once_and_their_episodes_are_those_of_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_arms_are_played_once_and_their_episodes_are_those_of_the_run(tmp_path, monkeypatch):
     plan = tmp_path / "screen.yaml"
     plan.write_text(
         "bifurcation:\n  config: configs/bifurcation.yaml\n  imitate: tiny.yaml\n  dev: {split: validation}\n"

@@ -6,7 +6,6 @@ import logging
 from pathlib import Path
 
 import pytest
-from console import Console
 
 from envsuite.papersearch.tasks import load as papers
 from envsuite.searchqa.tasks import load as questions
@@ -18,9 +17,7 @@ def _data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("what", "size"), [("papers", 211), ("questions", 307)])
-def test_what_is_generated_beforehand_is_what_the_environment_opens(
-    what: str, size: int, console: Console, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_is_generated_beforehand_is_what_the_environment_opens(what, size, console, caplog):
     out, _ = console(f"data build {what} --builtin {size} --seed 91")
     told = dict(line.split(": ", 1) for line in out.splitlines())
     with caplog.at_level(logging.WARNING):
@@ -29,7 +26,7 @@ def test_what_is_generated_beforehand_is_what_the_environment_opens(
     assert int(told["documents"]) == len(found.corpus) and int(told["tasks"]) == len(found.task_set.types)
 
 
-def test_queries_of_every_file_are_tasks_however_the_option_is_given(tmp_path: Path, console: Console) -> None:
+def test_queries_of_every_file_are_tasks_however_the_option_is_given(tmp_path, console):
     (tmp_path / "papers.jsonl").write_text('{"paper_id": "a", "title": "On Graphs", "abstract": "A", "year": 2019}\n')
     one, two = tmp_path / "a_dev.jsonl", tmp_path / "b_dev.jsonl"
     for path in (one, two):
@@ -50,7 +47,5 @@ def test_queries_of_every_file_are_tasks_however_the_option_is_given(tmp_path: P
         ("--builtin 300 --vectors model", "name it with --out"),
     ],
 )
-def test_arguments_that_contradict_each_other_are_refused(
-    what: str, words: str, said: str, tmp_path: Path, console: Console
-) -> None:
+def test_arguments_that_contradict_each_other_are_refused(what, words, said, tmp_path, console):
     assert said in console(f"data build {what} {words}", 2)[1] and not [*tmp_path.rglob("*.corpus")]

@@ -37,7 +37,7 @@ def _built(folder: Path, *documents: Document, tasks: tuple[dict[str, object], .
     return Corpus(build(InMemory("test", documents, tasks), folder / "test.corpus"))
 
 
-def test_documents_are_numbered_by_date_hold_everything_and_are_linked_both_ways(tmp_path: Path) -> None:
+def test_documents_are_numbered_by_date_hold_everything_and_are_linked_both_ways(tmp_path):
     corpus = _built(tmp_path, *PAPERS, tasks=({"id": "q", "gold": ["new"]},))
     assert [corpus.key(i) for i in range(len(corpus))] == ["undated", "old", "mid", "new"]
     assert [_unordered(corpus.document(i)) for i in (3, 1, 2, 0)] == [*map(_unordered, PAPERS)]
@@ -62,9 +62,7 @@ def _unordered(document: Document) -> tuple[object, ...]:
     stop=st.integers(-1, 70),
     k=st.integers(0, 12),
 )
-def test_search_before_a_date_is_search_without_what_is_newer(
-    numbers: list[int], stop: int, k: int, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_search_before_a_date_is_search_without_what_is_newer(numbers, stop, k, tmp_path_factory):
     papers = [
         Document(f"p{i}", f"word{n % 7}", f"word{n % 3} word{n % 5}", 20000101 + n) for i, n in enumerate(numbers)
     ]
@@ -76,7 +74,7 @@ def test_search_before_a_date_is_search_without_what_is_newer(
     assert scores.tolist() == all_scores[everything < stop][:k].tolist()
 
 
-def test_problems_of_documents_are_counted(tmp_path: Path) -> None:
+def test_problems_of_documents_are_counted(tmp_path):
     source = InMemory(
         "test",
         [
@@ -102,7 +100,7 @@ def test_problems_of_documents_are_counted(tmp_path: Path) -> None:
     assert source.problems.lines()[0].endswith("'', 'two\\nlines'")
 
 
-def test_a_strict_build_stops_at_the_first_problem_and_leaves_the_old_corpus(tmp_path: Path) -> None:
+def test_a_strict_build_stops_at_the_first_problem_and_leaves_the_old_corpus(tmp_path):
     old = _built(tmp_path, *PAPERS).path.read_bytes()
     source = InMemory("test", [Document("a", "", ""), Document("a", "", "")])
     source.problems = DocumentProblems(strict=True)
@@ -112,12 +110,12 @@ def test_a_strict_build_stops_at_the_first_problem_and_leaves_the_old_corpus(tmp
     assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".building")] == []
 
 
-def test_a_source_without_documents_is_refused(tmp_path: Path) -> None:
+def test_a_source_without_documents_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"^empty: has no document$"):
         build(InMemory("empty", []), tmp_path / "test.corpus")
 
 
-def test_what_a_killed_build_left_is_removed_by_the_next(tmp_path: Path) -> None:
+def test_what_a_killed_build_left_is_removed_by_the_next(tmp_path):
     class Killed(InMemory):
         def documents(self) -> Iterator[Document]:
             yield from super().documents()
@@ -133,7 +131,7 @@ def test_what_a_killed_build_left_is_removed_by_the_next(tmp_path: Path) -> None
     assert not (tmp_path / ".test.corpus.building").exists()
 
 
-def test_the_file_does_not_depend_on_the_order_of_documents(tmp_path: Path) -> None:
+def test_the_file_does_not_depend_on_the_order_of_documents(tmp_path):
     class Same(InMemory):
         def digest(self) -> str:
             return "same"
@@ -143,7 +141,7 @@ def test_the_file_does_not_depend_on_the_order_of_documents(tmp_path: Path) -> N
     assert one.read_bytes() == two.read_bytes()
 
 
-def test_a_corpus_in_the_cache_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_corpus_in_the_cache_is_built_once(tmp_path, monkeypatch):
     monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
     path = ensure_corpus(InMemory("test", PAPERS))
     before = path.stat().st_ino
@@ -152,9 +150,7 @@ def test_a_corpus_in_the_cache_is_built_once(tmp_path: Path, monkeypatch: pytest
     assert ensure_corpus(InMemory("test", PAPERS[:2])) != path
 
 
-def test_generated_corpora_take_no_more_than_their_share_of_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_generated_corpora_take_no_more_than_their_share_of_the_disk(tmp_path, monkeypatch):
     monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
     sources = [InMemory("test", (*PAPERS, Document(f"k{number}", "Gamma", "rays"))) for number in range(3)]
     first = open_generated(sources[0])
@@ -172,7 +168,7 @@ def test_generated_corpora_take_no_more_than_their_share_of_the_disk(
     assert _titles(first) == titles
 
 
-def test_a_cache_that_cannot_be_made_is_named_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_made_is_named_with_the_remedy(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path / "file" / "data"))
     for build_once in (open_generated, ensure_corpus):
@@ -180,9 +176,7 @@ def test_a_cache_that_cannot_be_made_is_named_with_the_remedy(tmp_path: Path, mo
             build_once(InMemory("test", PAPERS))
 
 
-def test_a_corpus_that_is_removed_before_it_is_open_is_built_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_corpus_that_is_removed_before_it_is_open_is_built_again(tmp_path, monkeypatch):
     monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
     source, removed = InMemory("test", PAPERS), []
 
@@ -203,14 +197,14 @@ def _titles(corpus: Corpus) -> list[str]:
     return [corpus.title(number) for number in range(len(corpus))]
 
 
-def test_a_corpus_goes_to_other_processes(tmp_path: Path) -> None:
+def test_a_corpus_goes_to_other_processes(tmp_path):
     corpus = _built(tmp_path, *PAPERS)
     assert _titles(pickle.loads(pickle.dumps(corpus))) == _titles(corpus)
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         assert pool.apply(_titles, (corpus,)) == _titles(corpus)
 
 
-def test_other_files_are_refused(tmp_path: Path) -> None:
+def test_other_files_are_refused(tmp_path):
     path = _built(tmp_path, *PAPERS).path
     whole = path.read_bytes()
     for content, message in (
@@ -228,7 +222,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         Corpus(tmp_path / "none.corpus")
 
 
-def test_every_damaged_byte_is_found_or_does_not_matter(tmp_path: Path) -> None:
+def test_every_damaged_byte_is_found_or_does_not_matter(tmp_path):
     corpus = _built(tmp_path, *PAPERS, tasks=({"id": "q"},))
     whole, path = corpus.path.read_bytes(), tmp_path / "damaged.corpus"
     right = _contents(corpus)
@@ -257,17 +251,17 @@ def _contents(corpus: Corpus) -> list[object]:
         ("-2023", None),
     ],
 )  # fmt: skip
-def test_dates(text: str | float | None, date: int | None) -> None:
+def test_dates(text, date):
     assert day(text) == date
 
 
 @given(st.one_of(st.text(), st.floats(), st.integers(), st.dates().map(str)))
-def test_a_date_is_a_day_or_none(text: str | float) -> None:
+def test_a_date_is_a_day_or_none(text):
     date = day(text)
     assert date is None or 10000 < date <= 99991231
 
 
-def test_an_encyclopaedia_that_cannot_be_made_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_encyclopaedia_that_cannot_be_made_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
     for seed in range(3):
         with pytest.raises(UsageError, match="ask for fewer questions"):

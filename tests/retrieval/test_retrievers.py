@@ -3,8 +3,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -41,7 +39,7 @@ SAME = {
 
 
 @pytest.mark.parametrize("text", SAME)
-def test_a_description_is_the_same_as_text_in_json_and_in_yaml(text: str) -> None:
+def test_a_description_is_the_same_as_text_in_json_and_in_yaml(text):
     given = json.loads(text) if "{" in text else text
     assert (
         parse_search(text) == parse_search(given) == parse_search(yaml.safe_load(yaml.safe_dump(given))) == SAME[text]
@@ -65,9 +63,7 @@ def test_a_description_is_the_same_as_text_in_json_and_in_yaml(text: str) -> Non
         ({"search-r1": "http://u:secret@w"}, UsageError, r"search\.search-r1: url of w has a password"),
     ],
 )
-def test_a_description_of_another_form_is_told_where_and_what_to_write(
-    given: Any, error: type[EnvsuiteError], message: str
-) -> None:
+def test_a_description_of_another_form_is_told_where_and_what_to_write(given, error, message):
     with pytest.raises(error, match=message) as caught:
         parse_search(given)
     assert "secret" not in str(caught.value)
@@ -84,7 +80,7 @@ anything = st.recursive(
 
 @settings(max_examples=300)
 @given(anything)
-def test_anything_is_a_search_or_an_error_of_the_user_also_as_text(given: Any) -> None:
+def test_anything_is_a_search_or_an_error_of_the_user_also_as_text(given):
     found = []
     for description in (given, json.dumps(given) if isinstance(given, Mapping) else given):
         try:
@@ -99,7 +95,7 @@ def test_anything_is_a_search_or_an_error_of_the_user_also_as_text(given: Any) -
     assert found[0] == found[1]
 
 
-def test_what_a_search_reads_is_its_file_or_address() -> None:
+def test_what_a_search_reads_is_its_file_or_address():
     assert parse_search({"faiss": "f", "vectors": "v"}).reads() == (("f",), ())
     assert parse_search({"search-r1": "http://q"}).reads() == ((), ("http://q",))
     assert parse_search("bm25+drawn").reads() == ((), ())
@@ -118,7 +114,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corpus]:
         yield Corpus(build(InMemory("animals", pages), path, encoders=[Drawn(8)]))
 
 
-def test_the_searches_of_a_corpus_are_those_that_are_described(corpus: Corpus, tmp_path: Path) -> None:
+def test_the_searches_of_a_corpus_are_those_that_are_described(corpus, tmp_path):
     dense = vectors_of(corpus, "drawn")
     assert retriever_of(corpus, "bm25") is corpus
     for text, search in {"drawn": dense, "bm25+drawn": Hybrid([corpus, dense])}.items():
@@ -132,7 +128,7 @@ def test_the_searches_of_a_corpus_are_those_that_are_described(corpus: Corpus, t
             retriever_of(corpus, name)
 
 
-def test_environments_share_a_search_however_they_describe_it(corpus: Corpus) -> None:
+def test_environments_share_a_search_however_they_describe_it(corpus):
     shared = SearchCache(corpus, "own", lambda _, search: [search])  # type: ignore[arg-type, return-value]
     assert shared("bm25") == "own"
     server = {"search-r1": "http://w"}
@@ -145,7 +141,7 @@ def test_environments_share_a_search_however_they_describe_it(corpus: Corpus) ->
             shared(other)  # type: ignore[arg-type]
 
 
-def test_an_index_of_faiss_is_opened_from_its_file(corpus: Corpus, tmp_path: Path) -> None:
+def test_an_index_of_faiss_is_opened_from_its_file(corpus, tmp_path):
     pytest.importorskip("faiss", reason="needs faiss: pip install 'envsuite[faiss]'")
     path = build_index(vectors_of(corpus, "drawn"), tmp_path / "animals.faiss")
     found = retriever_of(corpus, {"faiss": path, "vectors": "drawn"})
@@ -155,9 +151,7 @@ def test_an_index_of_faiss_is_opened_from_its_file(corpus: Corpus, tmp_path: Pat
         retriever_of(corpus, {"faiss": str(tmp_path / "none"), "vectors": "drawn"})
 
 
-def test_without_its_package_an_encoder_is_told_how_to_install_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_its_package_an_encoder_is_told_how_to_install_it(tmp_path, monkeypatch):
     (tmp_path / "config.json").write_text("{}")
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     with pytest.raises(MissingExtra, match=r"pip install 'envsuite\[embeddings\]'"):

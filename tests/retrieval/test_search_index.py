@@ -90,33 +90,27 @@ def transcribed(documents: Mapping[str, str], query: str, k: int) -> list[tuple[
 
 @settings(max_examples=60)
 @given(corpora, word_texts, st.integers(1, 15))
-def test_hits_and_scores_are_those_of_the_formula(
-    opened: Opened, documents: dict[str, str], query: str, k: int
-) -> None:
+def test_hits_and_scores_are_those_of_the_formula(opened, documents, query, k):
     hits = opened(documents).search(query, k)
     assert [(hit.key, hit.score) for hit in hits] == transcribed(documents, query, k)
 
 
 @settings(max_examples=30)
 @given(corpora, st.randoms(use_true_random=False))
-def test_the_order_in_which_documents_come_does_not_change_the_file(
-    documents: dict[str, str], shuffler: random.Random
-) -> None:
+def test_the_order_in_which_documents_come_does_not_change_the_file(documents, shuffler):
     shuffled = list(documents.items())
     shuffler.shuffle(shuffled)
     assert built(shuffled) == built(documents.items())
 
 
-def test_what_does_not_fit_in_memory_goes_through_the_disk_and_changes_nothing(
-    library: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_does_not_fit_in_memory_goes_through_the_disk_and_changes_nothing(library, monkeypatch):
     at_once = built(library.items())
     monkeypatch.setattr(building, "RUN", 5000)
     monkeypatch.setattr(building, "_REMEMBERED", 50)
     assert built(library.items()) == at_once
 
 
-def test_the_builder_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_the_builder_leaves_nothing_behind(tmp_path):
     with IndexBuilder(tmp_path) as builder, io.BytesIO() as file:
         builder.add("a", "red shirt")
         builder.write(file)
@@ -125,16 +119,14 @@ def test_the_builder_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("query", ["w0 w1 w2", "w300 w5 w5 w0", " ".join(f"w{i}" for i in range(70)), "w399"])
-def test_blocks_and_their_number_change_no_hit(
-    opened: Opened, library: dict[str, str], monkeypatch: pytest.MonkeyPatch, query: str
-) -> None:
+def test_blocks_and_their_number_change_no_hit(opened, library, monkeypatch, query):
     whole = opened(library).search(query, 100)
     monkeypatch.setattr(searching, "_BLOCK", 64)
     assert opened(library).search(query, 100) == whole
     assert [(hit.key, hit.score) for hit in whole] == transcribed(library, query, 100)
 
 
-def test_numba_gives_the_same_bit_for_bit(opened: Opened, library: dict[str, str]) -> None:
+def test_numba_gives_the_same_bit_for_bit(opened, library):
     pytest.importorskip("numba")
     plain, fast = opened(library), opened(library, "numba")
     for query in ("w0", "w0 w1 w2 w3", "w7 w7 w350", "absent", " ".join(f"w{i}" for i in range(100))):
@@ -142,17 +134,17 @@ def test_numba_gives_the_same_bit_for_bit(opened: Opened, library: dict[str, str
 
 
 @pytest.mark.parametrize("query", ["", "   ", "the and", "absent", "\ud800", "***"])
-def test_a_query_without_a_known_word_finds_nothing(opened: Opened, query: str) -> None:
+def test_a_query_without_a_known_word_finds_nothing(opened, query):
     assert opened({"a": "red shirt", "b": ""}).search(query, 50) == []
 
 
 @pytest.mark.parametrize("query", ['"red shirt"', "+red -shirt", "red^5 AND shirt", "(red shirt", "red~ /shirt/ \\"])
-def test_operators_and_quotes_are_no_syntax(opened: Opened, query: str) -> None:
+def test_operators_and_quotes_are_no_syntax(opened, query):
     index = opened({"a": "red", "b": "shirt red", "c": "shirt"})
     assert {hit.key for hit in index.search(query)} == {"a", "b", "c"}
 
 
-def test_a_query_of_ten_thousand_words_is_answered(opened: Opened, library: dict[str, str]) -> None:
+def test_a_query_of_ten_thousand_words_is_answered(opened, library):
     index = opened(library)
     query = " ".join(f"w{i % 400}" for i in range(10_000))
     once = index.search(" ".join(f"w{i}" for i in range(400)), 20)
@@ -161,7 +153,7 @@ def test_a_query_of_ten_thousand_words_is_answered(opened: Opened, library: dict
 
 @settings(max_examples=30)
 @given(corpora)
-def test_keys_and_numbers_belong_together(opened: Opened, documents: dict[str, str]) -> None:
+def test_keys_and_numbers_belong_together(opened, documents):
     index = opened(documents)
     assert [index.key(number) for number in range(len(index))] == sorted(documents)
     assert all(index.key(index.number(key) or 0) == key for key in documents)
@@ -170,7 +162,7 @@ def test_keys_and_numbers_belong_together(opened: Opened, documents: dict[str, s
         index.key(len(index))
 
 
-def test_an_index_may_lie_anywhere_in_a_file(tmp_path: Path) -> None:
+def test_an_index_may_lie_anywhere_in_a_file(tmp_path):
     path = tmp_path / "catalogue"
     with open(path, "wb") as file:
         file.write(b"something else")
@@ -183,7 +175,7 @@ def test_an_index_may_lie_anywhere_in_a_file(tmp_path: Path) -> None:
     assert [[hit.key for hit in Index(path, place).search("shoe")] for place in places] == [[], ["a"]]
 
 
-def test_a_pickled_index_and_many_threads_find_the_same(opened: Opened, library: dict[str, str]) -> None:
+def test_a_pickled_index_and_many_threads_find_the_same(opened, library):
     index = opened(library)
     queries = [f"w{i} w{i * 7 % 400} w0" for i in range(60)]
     alone = [index.search(query) for query in queries]
@@ -192,7 +184,7 @@ def test_a_pickled_index_and_many_threads_find_the_same(opened: Opened, library:
         assert list(pool.map(other.search, queries)) == alone
 
 
-def test_two_documents_with_one_key_are_refused() -> None:
+def test_two_documents_with_one_key_are_refused():
     with pytest.raises(DataError, match="two documents have the key 'a'"):
         built([("a", "x"), ("b", "x"), ("a", "y")])
 
@@ -207,9 +199,7 @@ def answers(path: Path) -> list[list[Hit]]:
 
 
 @given(st.integers(0, len(CONTENT) - 1), st.integers(1, 255))
-def test_a_changed_byte_is_an_error_or_changes_no_answer(
-    tmp_path_factory: pytest.TempPathFactory, at: int, change: int
-) -> None:
+def test_a_changed_byte_is_an_error_or_changes_no_answer(tmp_path_factory, at, change):
     whole, changed = (tmp_path_factory.getbasetemp() / name for name in ("whole", "changed"))
     whole.write_bytes(CONTENT)
     changed.unlink(missing_ok=True)
@@ -223,7 +213,7 @@ def test_a_changed_byte_is_an_error_or_changes_no_answer(
 
 
 @given(st.integers(0, len(CONTENT) - 1))
-def test_a_truncated_file_is_refused(tmp_path_factory: pytest.TempPathFactory, size: int) -> None:
+def test_a_truncated_file_is_refused(tmp_path_factory, size):
     path = tmp_path_factory.getbasetemp() / "truncated"
     path.unlink(missing_ok=True)
     path.write_bytes(CONTENT[:size])
@@ -231,9 +221,7 @@ def test_a_truncated_file_is_refused(tmp_path_factory: pytest.TempPathFactory, s
         Index(path)
 
 
-def test_a_missing_a_foreign_and_an_old_file_are_named_with_the_remedy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_a_foreign_and_an_old_file_are_named_with_the_remedy(tmp_path, monkeypatch):
     path = tmp_path / "index"
     with pytest.raises(DataError, match="cannot be read"):
         Index(path)
@@ -247,7 +235,7 @@ def test_a_missing_a_foreign_and_an_old_file_are_named_with_the_remedy(
         Index(path)
 
 
-def test_lengths_are_those_of_lucenes_small_float() -> None:
+def test_lengths_are_those_of_lucenes_small_float():
     assert [norm(n) for n in (0, 1, 23, 24, 31, 32, 39, 40, 41, 42)] == [0, 1, 23, 24, 31, 32, 39, 40, 40, 41]
     assert norm(2**31 - 1) == 255
     assert all(norm(length_of(byte)) == byte for byte in range(256))
@@ -255,7 +243,7 @@ def test_lengths_are_those_of_lucenes_small_float() -> None:
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 40), st.integers(1, 5), st.sampled_from([3, 1000]))
-def test_the_best_are_kept_in_order_whatever_the_blocks(seed: int, k: int, blocks: int, values: int) -> None:
+def test_the_best_are_kept_in_order_whatever_the_blocks(seed, k, blocks, values):
     draw = np.random.default_rng(seed)
     scores = draw.integers(0, values, size=blocks * 700).astype(np.float32)
     scores[draw.random(len(scores)) < draw.random()] = 0
@@ -267,7 +255,7 @@ def test_the_best_are_kept_in_order_whatever_the_blocks(seed: int, k: int, block
     assert numbers.tolist() == wanted and found.tolist() == scores[wanted].tolist()
 
 
-def test_terms_in_memory_change_no_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terms_in_memory_change_no_score(tmp_path, monkeypatch):
     source = Literature(600)
     corpus = Corpus(build(source, tmp_path / "small.corpus"))
     terms = [Counter(analyze(f"{task['text']} {task['text'][:30]}")) for task in source.tasks()]
@@ -288,21 +276,21 @@ SOME = [chr(properties().of.index(number)) for number in CLASSES]
 texts = st.text(st.one_of(st.sampled_from(SOME), st.characters()), max_size=40)
 
 
-def test_terms_are_those_that_lucene_found_in_recorded_texts() -> None:
+def test_terms_are_those_that_lucene_found_in_recorded_texts():
     different = [text for text, terms in RECORDED if analyze(text) != terms]
     assert not different
     assert len(RECORDED) == 400
 
 
 @given(texts)
-def test_any_text_is_analysed_and_no_term_is_empty(text: str) -> None:
+def test_any_text_is_analysed_and_no_term_is_empty(text):
     terms = analyze(text)
     assert all(terms)
     assert not set(terms) & {"the", "and"}
 
 
 @given(texts)
-def test_words_follow_each_other_in_the_text_and_no_word_is_too_long(text: str) -> None:
+def test_words_follow_each_other_in_the_text_and_no_word_is_too_long(text):
     at = 0
     for word in words(text):
         at = text.index(word, at) + len(word)
@@ -310,16 +298,16 @@ def test_words_follow_each_other_in_the_text_and_no_word_is_too_long(text: str) 
 
 
 @given(st.text(st.characters(max_codepoint=127), max_size=60))
-def test_the_short_way_for_ascii_finds_what_the_automaton_finds(text: str) -> None:
+def test_the_short_way_for_ascii_finds_what_the_automaton_finds(text):
     assert words(text) == [text[start:end] for start, end in word_break._spans(text)]
 
 
 @given(texts, st.sampled_from([" ", "\n", "\t", "\u3000", "\u2028", "\x1c"]), texts)
-def test_white_space_ends_every_word(left: str, space: str, right: str) -> None:
+def test_white_space_ends_every_word(left, space, right):
     assert words(left + space + right) == words(left) + words(right)
 
 
-def test_of_all_white_space_only_one_character_joins_words() -> None:
+def test_of_all_white_space_only_one_character_joins_words():
     joining = [c for c in range(0x110000) if chr(c).isspace() and properties().names[properties().of[c]]]
     assert joining == [0x202F]
 
@@ -335,7 +323,7 @@ def test_of_all_white_space_only_one_character_joins_words() -> None:
         ("...!? -- __ \u200d \ud800", []),
     ],
 )
-def test_the_rules_by_example(text: str, terms: list[str]) -> None:
+def test_the_rules_by_example(text, terms):
     assert analyze(text) == terms
 
 
@@ -348,21 +336,21 @@ def test_the_rules_by_example(text: str, terms: list[str]) -> None:
         ("controlling", "control"), ("rate", "rate"), ("ion", "ion"), ("ies", "i"), ("us", "us"), ("", ""),
     ],
 )  # fmt: skip
-def test_stems(word: str, stemmed: str) -> None:
+def test_stems(word, stemmed):
     assert stem(word) == stemmed
 
 
-def test_a_word_is_cut_at_255_units_and_goes_on_as_a_new_one() -> None:
+def test_a_word_is_cut_at_255_units_and_goes_on_as_a_new_one():
     assert list(map(len, words("a" * 600))) == [255, 255, 90]
     assert list(map(len, words("𐐨" * 300))) == [127, 127, 46]
 
 
 @pytest.mark.parametrize("unit", ["_", "_\u0301", "\u200d", "x_", "#\u0301"])
-def test_a_long_run_of_anything_is_analysed_in_seconds(unit: str) -> None:
+def test_a_long_run_of_anything_is_analysed_in_seconds(unit):
     start = time.process_time()
     words(unit * (300_000 // len(unit)))
     assert time.process_time() - start < 5
 
 
-def test_there_are_33_stop_words() -> None:
+def test_there_are_33_stop_words():
     assert len(STOP_WORDS) == 33 and all(term_of(word.upper()) is None for word in STOP_WORDS)

@@ -44,7 +44,7 @@ def search_r1(ranking: list[dict[str, Any]]) -> Answer:
     return answer
 
 
-def test_search_r1_finds_documents_by_id_and_by_title_and_leaves_out_others(serve: Serve) -> None:
+def test_search_r1_finds_documents_by_id_and_by_title_and_leaves_out_others(serve):
     ranking = [
         {"id": "7", "contents": '"Seven"\ntext'},
         {"id": "x", "contents": '"9"\ntext'},
@@ -58,14 +58,14 @@ def test_search_r1_finds_documents_by_id_and_by_title_and_leaves_out_others(serv
     assert search.search("q", 1)[0].tolist() == [7] and search.search("q", 0)[0].tolist() == []
 
 
-def test_search_r1_asks_for_more_until_enough_are_before_the_cut_off(serve: Serve) -> None:
+def test_search_r1_asks_for_more_until_enough_are_before_the_cut_off(serve):
     url = serve(search_r1([{"id": str(number)} for number in range(59, -1, -1)]))
     search = SearchR1(JsonServer(url), number_of)
     assert search.search("q", 3, stop=20)[0].tolist() == [19, 18, 17]
     assert search.search("q", 100, stop=2)[0].tolist() == [1, 0]
 
 
-def test_a_request_is_tried_again_while_the_server_is_busy(serve: Serve) -> None:
+def test_a_request_is_tried_again_while_the_server_is_busy(serve):
     left = [503, 429, 500]
 
     def busy(*_: object) -> tuple[int, object]:
@@ -77,7 +77,7 @@ def test_a_request_is_tried_again_while_the_server_is_busy(serve: Serve) -> None
         SearchR1(JsonServer(serve(busy), tries=2), number_of).search("q", 5)
 
 
-def test_silence_ends_at_the_limit(serve: Serve) -> None:
+def test_silence_ends_at_the_limit(serve):
     answered = threading.Event()
 
     def silent(*_: object) -> tuple[int, object]:
@@ -91,7 +91,7 @@ def test_silence_ends_at_the_limit(serve: Serve) -> None:
     answered.set()
 
 
-def test_where_no_server_runs_the_error_says_so() -> None:
+def test_where_no_server_runs_the_error_says_so():
     with pytest.raises(ServerError, match="Does the server run there"):
         JsonServer("http://127.0.0.1:1", tries=1).ask("GET", "/")
 
@@ -109,7 +109,7 @@ def test_where_no_server_runs_the_error_says_so() -> None:
         (200, {"result": [[{"document": {"id": "elsewhere"}, "score": 1}]]}),
     ],
 )
-def test_an_answer_of_another_form_is_an_error_that_names_the_server(serve: Serve, answer: tuple[int, object]) -> None:
+def test_an_answer_of_another_form_is_an_error_that_names_the_server(serve, answer):
     url = serve(lambda *_: answer)
     with pytest.raises(ServerError, match=url):
         SearchR1(JsonServer(url), number_of).search("q", 3)
@@ -146,9 +146,7 @@ answers = st.binary(max_size=40) | st.one_of(some, near(result=st.lists(rows, mi
 
 @settings(max_examples=300)
 @given(answers, st.integers(0, 5), st.none() | st.integers(0, 70))
-def test_whatever_a_server_answers_is_a_ranking_of_documents_before_the_cut_off_or_an_error(
-    content: bytes, k: int, stop: int | None
-) -> None:
+def test_whatever_a_server_answers_is_a_ranking_of_documents_before_the_cut_off_or_an_error(content, k, stop):
     try:
         numbers, scores = SearchR1(Said(content), number_of).search("q", k, stop)
     except ServerError as error:

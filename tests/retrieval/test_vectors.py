@@ -4,7 +4,6 @@ import pickle
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -54,8 +53,8 @@ def by_hand(texts: list[str], query: str, k: int, stop: int | None) -> list[tupl
     st.sampled_from([1, 7, 1024]),
 )
 def test_search_equals_a_comparison_with_every_document_even_where_documents_are_equal(
-    tmp_path_factory: pytest.TempPathFactory, texts: list[str], query: str, k: int, stop: int | None, block: int
-) -> None:
+    tmp_path_factory, texts, query, k, stop, block
+):
     path = tmp_path_factory.mktemp("vectors") / "file"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(searching, "_BLOCK", block)
@@ -65,13 +64,13 @@ def test_search_equals_a_comparison_with_every_document_even_where_documents_are
         assert pairs(vectors.search(query, k, stop)) == by_hand(texts, query, k, bound)
 
 
-def test_stored_vectors_are_within_half_a_step_of_the_encoders(tmp_path: Path) -> None:
+def test_stored_vectors_are_within_half_a_step_of_the_encoders(tmp_path):
     texts = [str(i) for i in range(300)]
     vectors = stored(tmp_path / "file", texts, Drawn(64))
     assert np.abs(vectors.rows(0, 300) - Drawn(64).encode(texts, "passage")).max() <= 0.5001 / SCALE
 
 
-def test_a_pickled_copy_and_many_threads_find_the_same(tmp_path: Path) -> None:
+def test_a_pickled_copy_and_many_threads_find_the_same(tmp_path):
     vectors = stored(tmp_path / "file", [str(i) for i in range(2000)], Drawn())
     copy: Vectors = pickle.loads(pickle.dumps(vectors))
     expected = pairs(vectors.search(QUERY, 20))
@@ -79,7 +78,7 @@ def test_a_pickled_copy_and_many_threads_find_the_same(tmp_path: Path) -> None:
         assert all(pairs(found) == expected for found in pool.map(lambda _: copy.search(QUERY, 20), range(20)))
 
 
-def test_every_damaged_byte_is_noticed_or_makes_no_difference(tmp_path: Path) -> None:
+def test_every_damaged_byte_is_noticed_or_makes_no_difference(tmp_path):
     vectors = stored(tmp_path / "file", [str(i) for i in range(50)], Drawn())
     path, offset, *_ = vectors._source
     before, expected = path.read_bytes(), pairs(vectors.search(QUERY, 50))
@@ -94,7 +93,7 @@ def test_every_damaged_byte_is_noticed_or_makes_no_difference(tmp_path: Path) ->
         Vectors(path, offset, Drawn())
 
 
-def test_vectors_notice_another_model(tmp_path: Path) -> None:
+def test_vectors_notice_another_model(tmp_path):
     vectors = stored(tmp_path / "file", ["a", "b"], Drawn())
     path, offset, *_ = vectors._source
     for other in (Drawn(seed="other"), Drawn(8)):
@@ -104,13 +103,13 @@ def test_vectors_notice_another_model(tmp_path: Path) -> None:
         Vectors(path, offset).search(QUERY, 1)
 
 
-def test_what_is_no_vector_is_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_vector_is_not_stored(tmp_path, monkeypatch):
     monkeypatch.setattr(Drawn, "encode", lambda self, texts, role: np.full((len(texts), 16), np.nan, np.float32))
     with pytest.raises(DataError, match="not finite"):
         stored(tmp_path / "file", ["a"], Drawn())
 
 
-def test_a_name_that_is_no_encoder_is_told_what_there_is() -> None:
+def test_a_name_that_is_no_encoder_is_told_what_there_is():
     for name in ("lsa", "no-such-folder"):
         with pytest.raises(DataError, match="give the folder of a sentence-transformers model"):
             encoder(name)
@@ -138,8 +137,8 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Vectors:
 
 @FAISS
 def test_faiss_finds_nearly_what_the_exact_search_finds_with_the_same_scores_before_a_cut_off(
-    many: Vectors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    many, tmp_path, monkeypatch
+):
     monkeypatch.setattr(approximate, "SMALL", 5000)
     index = Approximate(many, build_index(many, tmp_path / "many.faiss"))
     copy = pickle.loads(pickle.dumps(index))
@@ -158,7 +157,7 @@ def test_faiss_finds_nearly_what_the_exact_search_finds_with_the_same_scores_bef
 
 
 @FAISS
-def test_an_index_of_other_vectors_or_a_damaged_one_is_noticed(many: Vectors, tmp_path: Path) -> None:
+def test_an_index_of_other_vectors_or_a_damaged_one_is_noticed(many, tmp_path):
     path = build_index(many, tmp_path / "many.faiss")
     with pytest.raises(DataError, match="no index of these vectors"):
         Approximate(stored(tmp_path / "other", ["a", "b"], Drawn()), path)
@@ -175,9 +174,7 @@ def test_an_index_of_other_vectors_or_a_damaged_one_is_noticed(many: Vectors, tm
 
 
 @FAISS
-def test_an_index_that_is_removed_before_the_first_search_is_noticed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_index_that_is_removed_before_the_first_search_is_noticed(tmp_path, monkeypatch):
     monkeypatch.setattr(approximate, "SMALL", 10)
     vectors = stored(tmp_path / "file", [str(i) for i in range(200)], Drawn())
     index = Approximate(vectors, build_index(vectors, tmp_path / "some.faiss"))
@@ -187,7 +184,7 @@ def test_an_index_that_is_removed_before_the_first_search_is_noticed(
 
 
 @FAISS
-def test_a_flipped_byte_of_an_index_is_found_wherever_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flipped_byte_of_an_index_is_found_wherever_it_is(tmp_path, monkeypatch):
     monkeypatch.setattr(approximate, "SMALL", 10)
     vectors = stored(tmp_path / "file", [str(i) for i in range(200)], Drawn())
     path = build_index(vectors, tmp_path / "some.faiss")
@@ -201,15 +198,13 @@ def test_a_flipped_byte_of_an_index_is_found_wherever_it_is(tmp_path: Path, monk
         content[at] ^= 1 << at % 8
 
 
-def test_without_faiss_the_error_says_how_to_install_it(
-    many: Vectors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_faiss_the_error_says_how_to_install_it(many, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
     with pytest.raises(MissingExtra, match=r"pip install 'envsuite\[faiss\]'"):
         build_index(many, tmp_path / "index")
 
 
-def test_progress_counts_every_document(tmp_path: Path) -> None:
+def test_progress_counts_every_document(tmp_path):
     told: list[object] = []
 
     class Told:
@@ -267,9 +262,7 @@ def listed(found: Found) -> list[tuple[int, float]]:
 
 
 @given(tables, st.integers(0, 15), st.integers(1, 15), st.none() | st.integers(0, 14))
-def test_a_fusion_equals_the_mean_computed_document_by_document_in_either_order(
-    rows: tuple[Row, Row], k: int, depth: int, stop: int | None
-) -> None:
+def test_a_fusion_equals_the_mean_computed_document_by_document_in_either_order(rows, k, depth, stop):
     parts = [Table(row) for row in rows]
     expected = fuse_by_hand(rows, max(depth, k), stop)[:k]
     with pytest.MonkeyPatch.context() as patch:
@@ -279,10 +272,10 @@ def test_a_fusion_equals_the_mean_computed_document_by_document_in_either_order(
 
 
 @given(tables, st.integers(0, 14))
-def test_a_cut_off_hides_every_later_document(rows: tuple[Row, Row], stop: int) -> None:
+def test_a_cut_off_hides_every_later_document(rows, stop):
     cut = Hybrid([Table(row[:stop]) for row in rows]).search("", 12)
     assert listed(Hybrid([Table(row) for row in rows]).search("", 12, stop)) == listed(cut)
 
 
-def test_a_fusion_is_named_after_its_searches() -> None:
+def test_a_fusion_is_named_after_its_searches():
     assert Hybrid([Table([1], "one"), Table([2], "two")]).name == "one+two"

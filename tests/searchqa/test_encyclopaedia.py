@@ -8,7 +8,6 @@ import random
 import re
 from collections import Counter
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,9 +39,7 @@ def made(entities: int, questions: int | None, seed: int) -> tuple[Encyclopaedia
 
 
 @EVERY_SIZE
-def test_a_search_over_all_facts_finds_the_answer_of_each_question_and_no_other(
-    size: tuple[int, int | None, int],
-) -> None:
+def test_a_search_over_all_facts_finds_the_answer_of_each_question_and_no_other(size):
     source, _, tasks = made(*size)
     world = source.world
     facts = Facts(source.facts(), {world.title(entity): entity.kind for entity in world.all})
@@ -61,7 +58,7 @@ def test_a_search_over_all_facts_finds_the_answer_of_each_question_and_no_other(
 
 
 @EVERY_SIZE
-def test_a_description_fits_one_entity_even_by_facts_that_no_page_states(size: tuple[int, int | None, int]) -> None:
+def test_a_description_fits_one_entity_even_by_facts_that_no_page_states(size):
     source, _, tasks = made(*size)
     world = source.world
     everything = [
@@ -76,7 +73,7 @@ def test_a_description_fits_one_entity_even_by_facts_that_no_page_states(size: t
 
 
 @EVERY_SIZE
-def test_supporting_pages_state_the_facts_and_hidden_ones_are_on_no_page(size: tuple[int, int | None, int]) -> None:
+def test_supporting_pages_state_the_facts_and_hidden_ones_are_on_no_page(size):
     source, documents, tasks = made(*size)
     world = source.world
     pages = {document.key: document for document in documents}
@@ -101,7 +98,7 @@ def test_supporting_pages_state_the_facts_and_hidden_ones_are_on_no_page(size: t
         assert len(task["support"]) == task["hops"]
 
 
-def test_some_names_are_shared_and_then_pages_and_questions_tell_them_apart() -> None:
+def test_some_names_are_shared_and_then_pages_and_questions_tell_them_apart():
     source, _, tasks = made(*SIZES[0])
     world = source.world
     shared = [entity for entity in world.all if world.bearers[entity.name] > 1]
@@ -113,7 +110,7 @@ def test_some_names_are_shared_and_then_pages_and_questions_tell_them_apart() ->
 
 
 @EVERY_SIZE
-def test_no_question_chain_start_or_settling_fact_is_in_two_splits(size: tuple[int, int | None, int]) -> None:
+def test_no_question_chain_start_or_settling_fact_is_in_two_splits(size):
     _, _, tasks = made(*size)
     assert len({task["id"] for task in tasks}) == len(tasks) == len({task["text"] for task in tasks})
     assert len({json.dumps(task["query"]) for task in tasks}) == len(tasks)
@@ -131,7 +128,7 @@ def test_no_question_chain_start_or_settling_fact_is_in_two_splits(size: tuple[i
     assert all(len(splits) == 1 for splits in (*starts.values(), *settled.values()))
 
 
-def test_the_splits_are_80_10_10_and_all_kinds_and_hops_are_there() -> None:
+def test_the_splits_are_80_10_10_and_all_kinds_and_hops_are_there():
     _, _, tasks = made(*SIZES[0])
     assert Counter(task["split"] for task in tasks) == {"train": 800, "validation": 100, "test": 100}
     assert [task["split"] for task in tasks] == ["train"] * 800 + ["validation"] * 100 + ["test"] * 100
@@ -145,7 +142,7 @@ def test_the_splits_are_80_10_10_and_all_kinds_and_hops_are_there() -> None:
 
 
 @pytest.mark.slow
-def test_no_question_but_a_comparison_says_its_answer() -> None:
+def test_no_question_but_a_comparison_says_its_answer():
     for size in SIZES:
         for task in made(*size)[2]:
             if task["kind"] != "comparison":
@@ -162,12 +159,12 @@ def _digest(source: Encyclopaedia) -> str:
     return hashed.hexdigest()
 
 
-def test_a_seed_gives_this_encyclopaedia_for_ever() -> None:
+def test_a_seed_gives_this_encyclopaedia_for_ever():
     assert _digest(Encyclopaedia(400, 100, 5)) == "9baee632f22fcf2294edcf5abcae1184c7e974502de6f58ccf5bf9612b7d287f"
     assert _digest(Encyclopaedia(400, 100, 6)) != _digest(Encyclopaedia(400, 100, 5))
 
 
-def test_too_few_entities_or_too_many_questions_are_refused() -> None:
+def test_too_few_entities_or_too_many_questions_are_refused():
     with pytest.raises(UsageError, match="entities=99: give 100 or more"):
         Encyclopaedia(99)
     with pytest.raises(UsageError, match="give 0 or more"):
@@ -193,7 +190,7 @@ def env(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield SearchQAEnv(**SMALL)
 
 
-def test_every_fact_of_every_page_is_read_as_it_was_written() -> None:
+def test_every_fact_of_every_page_is_read_as_it_was_written():
     made = Encyclopaedia(entities=400, questions=0, seed=3)
     for entity in made.world.all:
         text = page(made.world, entity, "reading").text
@@ -209,7 +206,7 @@ def test_every_fact_of_every_page_is_read_as_it_was_written() -> None:
                 assert speaks_of(read, made.world.title(made.world.all[int(value)]))
 
 
-def test_a_page_that_does_not_state_a_fact_has_none_of_it() -> None:
+def test_a_page_that_does_not_state_a_fact_has_none_of_it():
     made = Encyclopaedia(entities=400, questions=0, seed=4)
     for entity in made.world.all:
         text = page(made.world, entity, "reading").text
@@ -217,7 +214,7 @@ def test_a_page_that_does_not_state_a_fact_has_none_of_it() -> None:
             assert find_value(text, relation) is None, (relation, text)
 
 
-def test_a_careful_reader_is_nearly_always_right_and_says_only_what_the_question_or_a_page_says(env: Any) -> None:
+def test_a_careful_reader_is_nearly_always_right_and_says_only_what_the_question_or_a_page_says(env):
     tasks, rights, stated = env.tasks.ids("train"), 0, 0
     for task in tasks:
         seen, turns = env.goal(task), played(env, task, Reader())
@@ -231,14 +228,14 @@ def test_a_careful_reader_is_nearly_always_right_and_says_only_what_the_question
     assert len(tasks) > 100 and rights > 0.97 * len(tasks) and stated > 0.8 * len(tasks)
 
 
-def test_what_no_page_says_is_unanswerable(env: Any) -> None:
+def test_what_no_page_says_is_unanswerable(env):
     with_none = SearchQAEnv(**{**SMALL, "tasks": ["encyclopaedia-composition-2-unanswerable"]})
     for task in with_none.tasks.ids("train"):
         turns = played(with_none, task, Reader())
         assert right(turns) and turns[-1].argument == "unanswerable"
 
 
-def test_a_rash_reader_answers_with_the_first_fact_of_the_first_page(env: Any) -> None:
+def test_a_rash_reader_answers_with_the_first_fact_of_the_first_page(env):
     tasks = env.tasks.ids("train")
     rights = 0
     for task in tasks:
@@ -249,12 +246,12 @@ def test_a_rash_reader_answers_with_the_first_fact_of_the_first_page(env: Any) -
     assert rights < 0.02 * len(tasks)
 
 
-def test_a_reader_that_slips_searches_again_and_is_right(env: Any) -> None:
+def test_a_reader_that_slips_searches_again_and_is_right(env):
     turns = [played(env, task, Reader(hasty=0.5)) for task in env.tasks.ids("train")[:80]]
     assert sum(turn.slip for one in turns for turn in one) > 40 and sum(map(right, turns)) > 0.9 * len(turns)
 
 
-def test_a_reader_goes_on_from_a_restored_snapshot(env: Any) -> None:
+def test_a_reader_goes_on_from_a_restored_snapshot(env):
     task = next(task for task in env.tasks.ids("train") if "composition-3" in task)
     env.reset(options={"task_id": task})
     token, tools = env.snapshot(), []
@@ -266,12 +263,12 @@ def test_a_reader_goes_on_from_a_restored_snapshot(env: Any) -> None:
     assert tools == ["search"] * 5 + ["answer"]
 
 
-def test_a_page_that_is_cut_is_read_no_further_than_an_agent_sees(env: Any) -> None:
+def test_a_page_that_is_cut_is_read_no_further_than_an_agent_sees(env):
     short = SearchQAEnv(**{**SMALL, "passage_length": 25})
     assert not any(right(played(short, task, Reader())) for task in short.tasks.ids("train"))
 
 
-def test_questions_that_start_from_no_name_are_refused_with_the_types_to_set(tmp_path: Path) -> None:
+def test_questions_that_start_from_no_name_are_refused_with_the_types_to_set(tmp_path):
     bridges = SearchQAEnv(**{**SMALL, "tasks": ["encyclopaedia-bridge-2"]})
     published = SearchQAEnv(source=write_json(tmp_path / "hotpot_dev_distractor_v1.json", [HOTPOT]))
     for other in (bridges, published):

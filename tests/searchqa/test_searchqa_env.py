@@ -86,9 +86,7 @@ HIDDEN = "3hop1__1_2_3/unanswerable"
         (HIDDEN, "Fox", 0, 0),
     ],
 )
-def test_the_reward_is_the_exact_match_or_f1_of_the_answer(
-    three: Path, task: str, said: str, em: float, f1: float
-) -> None:
+def test_the_reward_is_the_exact_match_or_f1_of_the_answer(three, task, said, em, f1):
     assert reward_of(started(three, task), [answer(said)]) == em
     assert reward_of(started(three, task, reward="f1"), [answer(said)]) == pytest.approx(f1)
     env = started(three, task)
@@ -101,15 +99,13 @@ def test_the_reward_is_the_exact_match_or_f1_of_the_answer(
 @pytest.mark.parametrize(
     ("said", "reward", "plain"), [("Rome", "em", 1.0), ("Oslo", "em", 0.0), ("Rome Italy", "f1", 2 / 3)]
 )
-def test_the_format_reward_is_for_an_episode_without_invalid_actions(
-    three: Path, said: str, reward: str, plain: float
-) -> None:
+def test_the_format_reward_is_for_an_episode_without_invalid_actions(three, said, reward, plain):
     for first, format_reward in (([search("moon")], 0.2), ([search(" ")], 0), ([ToolCall("nothing", {})], 0), ([], 0)):
         env = started(three, "h1", reward=reward, format_reward=0.2)
         assert reward_of(env, first, [answer(said)]) == pytest.approx(0.8 * plain + format_reward)
 
 
-def test_searches_of_a_step_are_answered_together_and_an_answer_ends_the_step(three: Path) -> None:
+def test_searches_of_a_step_are_answered_together_and_an_answer_ends_the_step(three):
     env = started(three, "h1", results=1)
     observation, _, _, _, info = env.step([search("director Ann"), search("moon film"), search("director Ann")])
     assert observation["text"] == (
@@ -126,7 +122,7 @@ def test_searches_of_a_step_are_answered_together_and_an_answer_ends_the_step(th
     assert (reward, terminated, info["metrics"]["calls"]) == (1.0, True, 3.0)
 
 
-def test_what_was_wrong_with_the_last_calls_is_told_and_the_others_count(three: Path) -> None:
+def test_what_was_wrong_with_the_last_calls_is_told_and_the_others_count(three):
     env = started(three, "h1", results=1, open_pages=True)
     observation, _, terminated, _, info = env.step([search(""), search("moon film"), opened("Nowhere"), answer("  ")])
     assert not terminated and not info["valid"]
@@ -143,7 +139,7 @@ def test_what_was_wrong_with_the_last_calls_is_told_and_the_others_count(three: 
     assert "the query has 1,001 characters, more than 1,000" in observation["text"]
 
 
-def test_a_page_is_opened_whole_with_its_links() -> None:
+def test_a_page_is_opened_whole_with_its_links():
     env = SearchQAEnv(open_pages=True, passage_length=20, **SMALL)
     env.reset(seed=1)
     key = env.session.question.support[0]
@@ -154,7 +150,7 @@ def test_a_page_is_opened_whole_with_its_links() -> None:
     assert not SearchQAEnv(**SMALL).action_space.contains((opened(key),))
 
 
-def test_observations_are_bounded_and_may_have_the_last_results_only(three: Path) -> None:
+def test_observations_are_bounded_and_may_have_the_last_results_only(three):
     env = started(three, "h1", shown=1, passage_length=30, results=3)
     text = env.step([search("film song director music rule city")])[0]["text"]
     assert text.count("\n[") == 1 and "earlier ones are not shown" in text and "…" in text
@@ -164,7 +160,7 @@ def test_observations_are_bounded_and_may_have_the_last_results_only(three: Path
     assert "[Blue Moon]" in text and "[Ann Lee]" not in text and "Earlier queries" not in text
 
 
-def test_observations_in_search_r1_s_words(three: Path) -> None:
+def test_observations_in_search_r1_s_words(three):
     env = started(three, "h1", observation="search-r1", results=2)
     text = env.step([search("blue moon film lee director")])[0]["text"]
     assert text == (
@@ -173,7 +169,7 @@ def test_observations_in_search_r1_s_words(three: Path) -> None:
     )
 
 
-def test_the_state_key_is_that_of_question_passages_and_queries_in_any_order(three: Path) -> None:
+def test_the_state_key_is_that_of_question_passages_and_queries_in_any_order(three):
     def key(task: str, *steps: str) -> str:
         env = started(three, task)
         return [env.step([search(query) for query in step.split()])[4]["state_key"] for step in steps][-1]
@@ -182,7 +178,7 @@ def test_the_state_key_is_that_of_question_passages_and_queries_in_any_order(thr
     assert len({key("h1", "moon lee"), key("h1", "lee moon", "city"), key("w1", "moon lee")}) == 3
 
 
-def test_goal_identity_and_types(three: Path) -> None:
+def test_goal_identity_and_types(three):
     env = SearchQAEnv(source=three, split="validation")
     assert env.goal("h1").endswith("Question: Where was the director of Blue Moon born?")
     assert 'answer "unanswerable"' in env.goal("h1"), "said of all questions where some cannot be answered"
@@ -204,12 +200,12 @@ def test_goal_identity_and_types(three: Path) -> None:
         ({"source": "/nowhere"}, DataError),
     ],
 )
-def test_arguments_out_of_range_are_refused(arguments: dict[str, Any], error: type[Exception]) -> None:
+def test_arguments_out_of_range_are_refused(arguments, error):
     with pytest.raises(error):
         SearchQAEnv(**{**SMALL, **arguments})
 
 
-def test_a_corpus_without_questions_or_with_other_tasks_is_refused(tmp_path: Path) -> None:
+def test_a_corpus_without_questions_or_with_other_tasks_is_refused(tmp_path):
     pages, (first, second, *_) = tuple(Encyclopaedia(100, 10).documents()), Encyclopaedia(100, 10).tasks()
     for tasks, message in (
         ([], "no questions"),
@@ -227,7 +223,7 @@ def play(env: SearchQAEnv, player: Player, task: str) -> tuple[float, float]:
     return sum(turn.reward for turn in turns), turns[-1].info["metrics"]["support_recall"]
 
 
-def test_the_expert_answers_every_question_and_lexical_some() -> None:
+def test_the_expert_answers_every_question_and_lexical_some():
     env = SearchQAEnv(**SMALL)
     tasks = [task for ids in env.tasks.splits.values() for task in ids]
     rewards, recalls = zip(*(play(env, SearchQAExpert(), task) for task in tasks), strict=True)
@@ -237,13 +233,13 @@ def test_the_expert_answers_every_question_and_lexical_some() -> None:
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("data_set", ["hotpotqa", "2wikimultihopqa", "musique"])
-def test_the_expert_answers_the_published_questions(shared: Path, data_set: str) -> None:
+def test_the_expert_answers_the_published_questions(shared, data_set):
     env = SearchQAEnv(source=shared / "data" / "questions" / data_set)
     rewards, recalls = zip(*(play(env, SearchQAExpert(), task) for task in env.tasks.ids("train")[:60]), strict=True)
     assert {*rewards} == {1.0} and np.mean(recalls) > 0.9
 
 
-def test_no_observation_has_the_answer_before_a_page_with_it_is_found() -> None:
+def test_no_observation_has_the_answer_before_a_page_with_it_is_found():
     env = SearchQAEnv(**SMALL)
     looked = 0
     for ids in env.tasks.splits.values():
@@ -269,7 +265,7 @@ def test_no_observation_has_the_answer_before_a_page_with_it_is_found() -> None:
     assert looked > 100
 
 
-def test_milestones_are_the_supporting_pages_and_the_answer(three: Path) -> None:
+def test_milestones_are_the_supporting_pages_and_the_answer(three):
     env = started(three, "h1", results=1)
     milestones = SearchQAMilestones(env)
     assert milestones.count == 3
@@ -279,9 +275,7 @@ def test_milestones_are_the_supporting_pages_and_the_answer(three: Path) -> None
     assert reached == [1, 0, 1, 1]
 
 
-def test_questions_that_are_left_out_are_counted_in_every_info_and_on_the_terminal(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_questions_that_are_left_out_are_counted_in_every_info_and_on_the_terminal(tmp_path, caplog):
     rows = [{**HOTPOT, "_id": f"h{number}"} for number in range(5)]
     file = write_json(tmp_path / "dev.json", [*rows[:3], *(without(row, "context") for row in rows[3:])])
     env = SearchQAEnv(source=file, split="validation")
@@ -293,7 +287,7 @@ def test_questions_that_are_left_out_are_counted_in_every_info_and_on_the_termin
     assert "data_problems" not in SearchQAEnv(source=file, split="test").reset(seed=0)[1]["versions"]
 
 
-def test_a_corpus_of_generated_questions_says_so_wherever_it_lies(tmp_path: Path) -> None:
+def test_a_corpus_of_generated_questions_says_so_wherever_it_lies(tmp_path):
     env = SearchQAEnv(source=build(Encyclopaedia(100, 10), tmp_path / "some.corpus"))
     assert env.tasks.source == "builtin" and set(env.tasks.types.values())
     assert all(kind.startswith("encyclopaedia-") for kind in env.tasks.types.values())
@@ -313,11 +307,11 @@ def test_a_corpus_of_generated_questions_says_so_wherever_it_lies(tmp_path: Path
         ("İstanbul", "i̇stanbul"),
     ],
 )
-def test_normalisation_is_lower_case_then_punctuation_then_articles_then_blanks(text: str, wanted: str) -> None:
+def test_normalisation_is_lower_case_then_punctuation_then_articles_then_blanks(text, wanted):
     assert normalise_answer(text) == wanted == squad_normal_form(text)
 
 
-def test_of_an_unanswerable_question_the_claim_that_it_is_is_right_and_the_hidden_answer_wrong() -> None:
+def test_of_an_unanswerable_question_the_claim_that_it_is_is_right_and_the_hidden_answer_wrong():
     assert judge("Unanswerable.", ["Rome"], answerable=False) == Judgement(1.0, 1.0)
     assert judge("The question cannot be answered", ["Rome"], answerable=False) == Judgement(1.0, 1.0)
     assert judge("Rome", ["Rome"], answerable=False) == Judgement(0.0, 0.0)
@@ -334,7 +328,7 @@ texts = (
 
 
 @given(texts, st.lists(texts.filter(normalise_answer), max_size=3))
-def test_scores_equal_the_official_scripts_on_any_text(answer: str, golds: list[str]) -> None:
+def test_scores_equal_the_official_scripts_on_any_text(answer, golds):
     assert exact_match(answer, golds) == any(hotpot_em(answer, gold) for gold in golds)
     assert f1(answer, golds) == max((hotpot_f1(answer, gold) for gold in golds), default=0.0)
     assert f1(answer, golds, closed=()) == max((musique_f1(answer, gold) for gold in golds), default=0.0)
@@ -343,9 +337,7 @@ def test_scores_equal_the_official_scripts_on_any_text(answer: str, golds: list[
 
 @given(st.sampled_from(["The The", "A", "!!!", "the", "a an"]), texts)
 @pytest.mark.parametrize("closed", [CLOSED, ()])
-def test_of_a_gold_answer_that_normalises_to_nothing_only_itself_is_right(
-    closed: tuple[str, ...], gold: str, answer: str
-) -> None:
+def test_of_a_gold_answer_that_normalises_to_nothing_only_itself_is_right(closed, gold, answer):
     right = answer.lower().split() == gold.lower().split()
     assert exact_match(answer, [gold]) == bool(f1(answer, [gold], closed)) == right
     assert exact_match(f" {gold.upper()}", [gold]) and f1(gold.lower(), [gold], closed) == 1.0
@@ -355,6 +347,6 @@ pages = st.lists(st.sampled_from("ABCDEF"), max_size=8)
 
 
 @given(pages, pages)
-def test_support_scores_equal_hotpotqa_s(found: list[str], gold: list[str]) -> None:
+def test_support_scores_equal_hotpotqa_s(found, gold):
     wanted = support_scores(found, gold)
     assert (wanted.em, wanted.f1, wanted.precision, wanted.recall) == hotpot_support(found, gold)

@@ -36,7 +36,7 @@ def read(*files: Path, **arguments: Any) -> tuple[dict[str, str], list[dict[str,
     return pages, list(found.tasks()), found.problems
 
 
-def test_hotpotqa_s_layout(tmp_path: Path) -> None:
+def test_hotpotqa_s_layout(tmp_path):
     pages, (task,), problems = read(write_json(tmp_path / "hotpot_dev_distractor_v1.json", [HOTPOT]))
     assert pages == {
         "Blue Moon": "Blue Moon is a film. Ann Lee directed it.",
@@ -58,7 +58,7 @@ def test_hotpotqa_s_layout(tmp_path: Path) -> None:
     assert not problems.counts
 
 
-def test_hotpotqa_s_layout_on_hugging_face_is_the_same_question_with_the_same_pages(tmp_path: Path) -> None:
+def test_hotpotqa_s_layout_on_hugging_face_is_the_same_question_with_the_same_pages(tmp_path):
     official = read(write_json(tmp_path / "dev.json", [HOTPOT]))
     exported = read(write_lines(tmp_path / "dev.jsonl", [HUGGING_FACE]))
     assert exported[:2] == official[:2] and not exported[2].counts
@@ -67,7 +67,7 @@ def test_hotpotqa_s_layout_on_hugging_face_is_the_same_question_with_the_same_pa
     assert problems.counts == {layouts.BROKEN_PASSAGE: 1, layouts.ELSEWHERE: 1, source.NOT_THERE: 1}
 
 
-def test_2wikimultihopqa_s_official_aliases_are_right_answers(tmp_path: Path) -> None:
+def test_2wikimultihopqa_s_official_aliases_are_right_answers(tmp_path):
     rows = [
         {**TWO_WIKI, "answer_id": "Q1"},
         {**TWO_WIKI, "_id": "w2", "answer": "Italy", "answer_id": "Q2"},
@@ -90,7 +90,7 @@ def test_2wikimultihopqa_s_official_aliases_are_right_answers(tmp_path: Path) ->
     assert QuestionFiles([tmp_path]).digest() == QuestionFiles([file]).digest() != before
 
 
-def test_2wikimultihopqa_s_layout_and_facts_past_the_last_sentence(tmp_path: Path) -> None:
+def test_2wikimultihopqa_s_layout_and_facts_past_the_last_sentence(tmp_path):
     pages, (task,), problems = read(write_json(tmp_path / "train.json", [TWO_WIKI]))
     assert pages["Ann Lee"] == "Ann Lee( born 1900) directs. She lives."
     assert task["data_set"] == "2wikimultihopqa" and task["kind"] == "comparison" and task["split"] == "train"
@@ -99,7 +99,7 @@ def test_2wikimultihopqa_s_layout_and_facts_past_the_last_sentence(tmp_path: Pat
     assert problems.places[layouts.PAST_THE_END] == ["train.json:1 (w1)"]
 
 
-def test_musique_s_layout_titles_that_repeat_and_null_supports(tmp_path: Path) -> None:
+def test_musique_s_layout_titles_that_repeat_and_null_supports(tmp_path):
     file = write_lines(tmp_path / "musique_full_v1.0_dev.jsonl", [MUSIQUE, UNANSWERABLE])
     pages, (first, second), problems = read(file)
     assert list(pages) == ["Canon", "Canon (2)", "Oslo", "Bo Kim"]
@@ -111,7 +111,7 @@ def test_musique_s_layout_titles_that_repeat_and_null_supports(tmp_path: Path) -
     assert problems.counts == {layouts.NULL_SUPPORT: 1}
 
 
-def test_what_is_wrong_is_counted_with_its_place_and_the_rest_is_read(tmp_path: Path) -> None:
+def test_what_is_wrong_is_counted_with_its_place_and_the_rest_is_read(tmp_path):
     lines = [
         HOTPOT,
         "{broken",
@@ -151,7 +151,7 @@ def test_what_is_wrong_is_counted_with_its_place_and_the_rest_is_read(tmp_path: 
         read(file, strict=True)
 
 
-def test_a_given_corpus_has_the_pages_and_questions_need_no_context(tmp_path: Path) -> None:
+def test_a_given_corpus_has_the_pages_and_questions_need_no_context(tmp_path):
     file = write_json(tmp_path / "test.json", [without(HOTPOT, "context"), {**TWO_WIKI, "_id": "w2"}])
     rows = [
         {"title": "Ann Lee", "text": "Another text."},
@@ -187,7 +187,7 @@ def test_a_given_corpus_has_the_pages_and_questions_need_no_context(tmp_path: Pa
     ],
     ids=["object", "list", "lines", "search-r1", "hotpotqa-wiki"],
 )
-def test_layouts_of_a_corpus(tmp_path: Path, content: str, zipped: bool) -> None:
+def test_layouts_of_a_corpus(tmp_path, content, zipped):
     path = tmp_path / ("wiki.json.gz" if zipped else "wiki.json")
     path.write_bytes(gzip.compress(content.encode()) if zipped else content.encode())
     problems = DocumentProblems()
@@ -200,7 +200,7 @@ def test_layouts_of_a_corpus(tmp_path: Path, content: str, zipped: bool) -> None
     ("content", "message"),
     [(b"{broken", "neither JSON nor"), (b"3", "a JSON list or object"), (b"", "neither"), (b"\xff\xfe", "neither")],
 )
-def test_a_file_that_is_no_json_is_refused_by_name(tmp_path: Path, content: bytes, message: str) -> None:
+def test_a_file_that_is_no_json_is_refused_by_name(tmp_path, content, message):
     path = tmp_path / "train.json"
     path.write_bytes(content)
     with pytest.raises(DataError, match=message) as caught:
@@ -208,7 +208,7 @@ def test_a_file_that_is_no_json_is_refused_by_name(tmp_path: Path, content: byte
     assert str(path) in str(caught.value)
 
 
-def test_missing_truncated_and_empty_places_are_refused_by_name(tmp_path: Path) -> None:
+def test_missing_truncated_and_empty_places_are_refused_by_name(tmp_path):
     with pytest.raises(DataError, match="no such file or folder"):
         QuestionFiles([tmp_path / "absent.json"])
     with pytest.raises(DataError, match="no files of questions"):
@@ -226,7 +226,7 @@ def test_missing_truncated_and_empty_places_are_refused_by_name(tmp_path: Path) 
         QuestionFiles([cut]).digest()
 
 
-def test_the_split_is_that_of_the_name_or_the_one_given(tmp_path: Path) -> None:
+def test_the_split_is_that_of_the_name_or_the_one_given(tmp_path):
     names = {
         "train": ("hotpot_train_v1.1.json", "train100.json"),
         "validation": ("hotpot_dev_fullwiki_v1.json", "valid.json"),
@@ -239,7 +239,7 @@ def test_the_split_is_that_of_the_name_or_the_one_given(tmp_path: Path) -> None:
         assert task["split"] == "train"
 
 
-def test_a_folder_has_all_its_files_but_corpora_and_the_digest_is_that_of_the_contents(tmp_path: Path) -> None:
+def test_a_folder_has_all_its_files_but_corpora_and_the_digest_is_that_of_the_contents(tmp_path):
     write_json(tmp_path / "a_train.json", [HOTPOT])
     write_json(tmp_path / "b_dev.json", [TWO_WIKI])
     write_json(tmp_path / "b_corpus.json", [])
@@ -264,7 +264,7 @@ REAL = {
 
 
 @pytest.mark.parametrize("data_set", REAL)
-def test_the_real_data_sets_are_read_whole(shared: Path, data_set: str) -> None:
+def test_the_real_data_sets_are_read_whole(shared, data_set):
     pages, tasks, problems = read(shared / "data" / "questions" / data_set)
     questions, passages_, kinds = REAL[data_set]
     assert len(tasks) == questions and len(pages) == passages_
@@ -276,7 +276,7 @@ def test_the_real_data_sets_are_read_whole(shared: Path, data_set: str) -> None:
 
 
 @pytest.mark.parametrize("data_set", ["hotpotqa", "musique"])
-def test_the_published_corpora_are_the_union_of_the_passages(shared: Path, data_set: str) -> None:
+def test_the_published_corpora_are_the_union_of_the_passages(shared, data_set):
     folder = shared / "data" / "questions" / data_set
     alone = read(folder)
     given_ = read(folder, corpus=folder / "train100_corpus.json")
@@ -288,7 +288,7 @@ titles = st.text(max_size=12) | st.sampled_from(["A", "A (2)", "A (2) (2)", " A 
 
 
 @given(st.lists(titles, max_size=30))
-def test_keys_are_unique_short_lines(names: list[str]) -> None:
+def test_keys_are_unique_short_lines(names):
     keys = PassageKeys()
     found = [keys.key(name) for name in names]
     assert len(set(found)) == len(found)
@@ -308,7 +308,7 @@ fields = ["question", "answer", "answer_aliases", "context", "supporting_facts",
     st.sampled_from([HOTPOT, TWO_WIKI, MUSIQUE]),
     st.dictionaries(st.sampled_from([*fields, "id", "_id", "type", "answerable"]), values, max_size=4),
 )
-def test_no_content_of_an_entry_raises(row: dict[str, Any], changes: dict[str, Any]) -> None:
+def test_no_content_of_an_entry_raises(row, changes):
     problems = DocumentProblems()
     found = read_question({**row, **changes}, "here", problems)
     assert found is not None or problems.counts
@@ -317,14 +317,14 @@ def test_no_content_of_an_entry_raises(row: dict[str, Any], changes: dict[str, A
 
 
 @given(values | st.dictionaries(st.sampled_from(["title", "text", "contents", "paragraph_text"]), values))
-def test_no_passage_raises(row: Any) -> None:
+def test_no_passage_raises(row):
     found = passage(row)
     assert found is None or (found.title.strip() and found.text)
     assert isinstance(join_sentences(row), str)
 
 
 @given(st.binary(max_size=60) | st.lists(values).map(lambda v: json.dumps(v).encode()))
-def test_no_file_raises_but_a_data_error(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+def test_no_file_raises_but_a_data_error(tmp_path_factory, content):
     folder = tmp_path_factory.getbasetemp() / "fuzz"
     folder.mkdir(exist_ok=True)
     for name in ("a.json", "a.jsonl", "a.json.gz"):

@@ -54,7 +54,7 @@ def succeeds(client: socket.socket) -> bool:
     return answer.startswith(b"HTTP/1.1 200 ")
 
 
-def test_a_connection_beyond_the_limit_is_told_when_to_come_back_and_not_reset(start: Start) -> None:
+def test_a_connection_beyond_the_limit_is_told_when_to_come_back_and_not_reset(start):
     running = start()
     running._http.limit = 2
     long = b"POST /v1/sessions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000000\r\n\r\n" + b" " * 5_000_000
@@ -74,9 +74,7 @@ def test_a_connection_beyond_the_limit_is_told_when_to_come_back_and_not_reset(s
     assert "\nenvsuite_connections_refused_total 2\n" in text
 
 
-def test_beyond_what_can_be_refused_at_a_time_connections_are_closed(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_beyond_what_can_be_refused_at_a_time_connections_are_closed(serve, monkeypatch):
     monkeypatch.setattr(listening, "REFUSED", 2)
     server = serve(limit=1)
     with contextlib.ExitStack() as stack:
@@ -94,9 +92,7 @@ def test_beyond_what_can_be_refused_at_a_time_connections_are_closed(
     ("sent", "status"),
     [(b"GET / HTTP/1.1\r\nX-A: " + b"a" * 2_000_000, 431), (b"nonsense\r\n\r\n" + b"a" * 2_000_000, 400)],
 )
-def test_what_is_no_request_is_answered_and_the_client_that_stays_is_cut_off(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch, sent: bytes, status: int
-) -> None:
+def test_what_is_no_request_is_answered_and_the_client_that_stays_is_cut_off(serve, monkeypatch, sent, status):
     monkeypatch.setattr(listening, "REFUSED_SECONDS", 0.3)
     monkeypatch.setattr(listening, "MAINTENANCE_SECONDS", 0.1)
     server = serve()
@@ -107,7 +103,7 @@ def test_what_is_no_request_is_answered_and_the_client_that_stays_is_cut_off(
         until(lambda: not server.connections)
 
 
-def test_an_idle_connection_makes_room_for_another_one(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_connection_makes_room_for_another_one(serve, monkeypatch):
     monkeypatch.setattr(listening, "IDLE_SECONDS", 0.2)
     server = serve(limit=2)
     with connect(server.url) as first, connect(server.url) as second:
@@ -119,7 +115,7 @@ def test_an_idle_connection_makes_room_for_another_one(serve: Serve, monkeypatch
             assert not first.recv(1000)
 
 
-def test_connections_wait_while_the_process_may_open_no_more_files(serve: Serve) -> None:
+def test_connections_wait_while_the_process_may_open_no_more_files(serve):
     server = serve()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with connect(server.url) as first:
@@ -139,7 +135,7 @@ def test_connections_wait_while_the_process_may_open_no_more_files(serve: Serve)
             assert succeeds(second)
 
 
-def test_an_answer_longer_than_the_system_takes_at_once_is_sent_whole(start: Start) -> None:
+def test_an_answer_longer_than_the_system_takes_at_once_is_sent_whole(start):
     running = start("vector_worlds:Rough-v0")
     session = new(running.url, environment="vector_worlds:Rough-v0")
     ask(running.url, "POST", f"{session}/reset", {"number": 1, "options": {"task_id": "a"}})
@@ -153,9 +149,7 @@ def test_an_answer_longer_than_the_system_takes_at_once_is_sent_whole(start: Sta
 
 
 @pytest.mark.parametrize("leaves", [True, False])
-def test_a_client_that_does_not_read_a_last_answer_ends_its_own_connection_only(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch, leaves: bool
-) -> None:
+def test_a_client_that_does_not_read_a_last_answer_ends_its_own_connection_only(serve, monkeypatch, leaves):
     monkeypatch.setattr(listening, "CHANNEL_SECONDS", 1.0)
     monkeypatch.setattr(listening, "MAINTENANCE_SECONDS", 0.1)
     server = serve(20_000_000)
@@ -168,7 +162,7 @@ def test_a_client_that_does_not_read_a_last_answer_ends_its_own_connection_only(
         until(lambda: not server.connections)
 
 
-def test_a_process_that_may_open_few_files_serves_few_connections() -> None:
+def test_a_process_that_may_open_few_files_serves_few_connections():
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
@@ -178,7 +172,7 @@ def test_a_process_that_may_open_few_files_serves_few_connections() -> None:
     assert few + listening.REFUSED + listening.OTHER_FILES == 1024
 
 
-def test_a_body_that_breaks_off_is_no_request(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_that_breaks_off_is_no_request(serve, monkeypatch):
     server = serve()
     calls: list[object] = []
     monkeypatch.setattr(server, "_call", calls.append)
@@ -188,7 +182,7 @@ def test_a_body_that_breaks_off_is_no_request(serve: Serve, monkeypatch: pytest.
     assert not calls
 
 
-def test_a_server_that_has_ended_can_be_told_to_end(start: Start) -> None:
+def test_a_server_that_has_ended_can_be_told_to_end(start):
     running = start()
     running.stop()
     until(lambda: running._http.ended)

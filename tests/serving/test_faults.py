@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import gymnasium
 import psutil
@@ -68,8 +67,8 @@ def free_port() -> int:
 
 @pytest.mark.seconds
 def test_a_server_that_is_killed_and_started_anew_costs_no_episode_and_sigterm_lets_calls_end(
-    processes: Callable[[int], subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+    processes, monkeypatch, tmp_path
+):
     monkeypatch.setattr(transport, "UNREACHABLE_SECONDS", 120.0)
     port = free_port()
     first = processes(port)
@@ -95,7 +94,7 @@ def test_a_server_that_is_killed_and_started_anew_costs_no_episode_and_sigterm_l
     assert answer.result() == "b 1" and second.wait(60) == 0
 
 
-def test_an_answer_that_is_lost_is_asked_for_again_and_the_step_is_taken_once(start: Start) -> None:
+def test_an_answer_that_is_lost_is_asked_for_again_and_the_step_is_taken_once(start):
     with cutting(start(ROUGH).url) as proxy:
         env = RemoteEnv(proxy.url, ROUGH)
         begin(env)
@@ -107,7 +106,7 @@ def test_an_answer_that_is_lost_is_asked_for_again_and_the_step_is_taken_once(st
         assert proxy.lost == 7
 
 
-def test_a_lost_answer_to_the_making_of_a_session_leaves_no_second_session(start: Start) -> None:
+def test_a_lost_answer_to_the_making_of_a_session_leaves_no_second_session(start):
     running = start()
     with cutting(running.url) as proxy:
         env = RemoteEnv(proxy.url, "TextCraft-v0")
@@ -116,7 +115,7 @@ def test_a_lost_answer_to_the_making_of_a_session_leaves_no_second_session(start
         assert (running.front.sessions, proxy.lost) == (1, 1)
 
 
-def test_a_lost_answer_to_a_batch_takes_each_step_once(start: Start) -> None:
+def test_a_lost_answer_to_a_batch_takes_each_step_once(start):
     with cutting(start(ROUGH).url) as proxy, make_vector([EnvFactory(ROUGH, {"url": proxy.url})], 5) as vector:
         reset_all(vector, task_id="a")
         for count in range(1, 5):
@@ -128,7 +127,7 @@ def test_a_lost_answer_to_a_batch_takes_each_step_once(start: Start) -> None:
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_slow_environment_does_not_delay_others(start: Start, workers: int) -> None:
+def test_a_slow_environment_does_not_delay_others(start, workers):
     running = start(ROUGH, workers=workers)
     slow, quick = RemoteEnv(running.url, ROUGH), RemoteEnv(running.url, ROUGH)
     begin(slow, quick)
@@ -140,7 +139,7 @@ def test_a_slow_environment_does_not_delay_others(start: Start, workers: int) ->
     thread.join()
 
 
-def test_a_worker_that_is_killed_costs_no_episode(start: Start) -> None:
+def test_a_worker_that_is_killed_costs_no_episode(start):
     running = start(ROUGH, workers=2)
     envs = [RemoteEnv(running.url, ROUGH) for _ in range(4)]
     begin(*envs)
@@ -153,7 +152,7 @@ def test_a_worker_that_is_killed_costs_no_episode(start: Start) -> None:
 
 
 @pytest.mark.seconds
-def test_a_call_that_crashes_every_worker_ends_its_episode_and_no_other(start: Start) -> None:
+def test_a_call_that_crashes_every_worker_ends_its_episode_and_no_other(start):
     running = start(ROUGH, workers=2)
     env, other = RemoteEnv(running.url, ROUGH), RemoteEnv(running.url, ROUGH)
     begin(env, other)
@@ -165,7 +164,7 @@ def test_a_call_that_crashes_every_worker_ends_its_episode_and_no_other(start: S
     assert text(env, "go") == text(other, "go") == "b 1"
 
 
-def test_a_world_that_fails_loses_its_session_only(start: Start) -> None:
+def test_a_world_that_fails_loses_its_session_only(start):
     running = start(ROUGH)
     env, other = RemoteEnv(running.url, ROUGH), RemoteEnv(running.url, ROUGH)
     begin(env, other)
@@ -178,7 +177,7 @@ def test_a_world_that_fails_loses_its_session_only(start: Start) -> None:
     assert text(other, "go") == "b 1"
 
 
-def test_a_client_of_a_full_server_waits_for_its_turn(start: Start) -> None:
+def test_a_client_of_a_full_server_waits_for_its_turn(start):
     running = start(max_sessions=1)
     first, second = (RemoteEnv(running.url, "TextCraft-v0") for _ in range(2))
     first.reset(seed=0)
@@ -186,7 +185,7 @@ def test_a_client_of_a_full_server_waits_for_its_turn(start: Start) -> None:
     assert second.reset(seed=0)[1]["valid"]
 
 
-def test_a_thousand_sessions_at_once(start: Start) -> None:
+def test_a_thousand_sessions_at_once(start):
     running = start()
     with make_vector([EnvFactory("TextCraft-v0", {"url": running.url})], 1000) as vector:
         events = reset_all(vector)
@@ -202,7 +201,7 @@ def memory() -> int:
 
 
 @pytest.mark.slow
-def test_ten_thousand_abandoned_sessions_leave_the_memory_as_it_was(start: Start) -> None:
+def test_ten_thousand_abandoned_sessions_leave_the_memory_as_it_was(start):
     running = start(max_sessions=20_000, idle_seconds=2.0)
     there = transport.server(running.url)
 
@@ -221,7 +220,7 @@ def test_ten_thousand_abandoned_sessions_leave_the_memory_as_it_was(start: Start
 
 
 @pytest.mark.slow
-def test_two_hundred_thousand_steps_leave_memory_files_and_threads_as_they_were(start: Start) -> None:
+def test_two_hundred_thousand_steps_leave_memory_files_and_threads_as_they_were(start):
     running = start()
     process = psutil.Process()
 

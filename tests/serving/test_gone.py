@@ -79,8 +79,8 @@ def seconds() -> Iterator[list[float]]:
     ("env_id", "servers", "slots"), [*((ROUGH, n, 24) for n in (1, 2, 3)), ("TextCraft-v0", 2, 64)]
 )
 def test_a_vector_whose_servers_are_all_gone_says_so_for_all_slots_within_the_patience(
-    start: Start, slept: defaultdict[int, float], env_id: str, servers: int, slots: int
-) -> None:
+    start, slept, env_id, servers, slots
+):
     there = [start(env_id) for _ in range(servers)]
     with make_vector([EnvFactory(env_id, {"url": [server.url for server in there]})], slots) as vector:
         assert all(event.error is None for event in reset_all(vector, seed=0).values())
@@ -97,9 +97,7 @@ def test_a_vector_whose_servers_are_all_gone_says_so_for_all_slots_within_the_pa
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("servers", [1, 4])
-def test_an_environment_whose_servers_are_all_gone_says_so_within_the_patience(
-    start: Start, slept: defaultdict[int, float], servers: int
-) -> None:
+def test_an_environment_whose_servers_are_all_gone_says_so_within_the_patience(start, slept, servers):
     there = [start(ROUGH) for _ in range(servers)]
     env = RemoteEnv([server.url for server in there], ROUGH)
     env.reset(seed=0)
@@ -115,9 +113,7 @@ def test_an_environment_whose_servers_are_all_gone_says_so_within_the_patience(
     assert max(slept.values(), default=0) < LATEST
 
 
-def test_closing_an_environment_whose_server_is_gone_takes_no_patience(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_closing_an_environment_whose_server_is_gone_takes_no_patience(start, monkeypatch):
     monkeypatch.setattr(transport, "UNREACHABLE_SECONDS", 20.0)
     monkeypatch.setattr(session, "CLOSE_SECONDS", 0.2)
     running = start(ROUGH)
@@ -129,9 +125,7 @@ def test_closing_an_environment_whose_server_is_gone_takes_no_patience(
     assert took[0] < 10.0
 
 
-def test_an_episode_goes_on_at_the_only_one_of_three_servers_that_is_left(
-    start: Start, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_episode_goes_on_at_the_only_one_of_three_servers_that_is_left(start, caplog):
     there = [start(ROUGH) for _ in range(3)]
     env = RemoteEnv([server.url for server in there], ROUGH)
     env.reset(options={"task_id": "b"})
@@ -141,7 +135,7 @@ def test_an_episode_goes_on_at_the_only_one_of_three_servers_that_is_left(
     assert caplog.messages[-1] == f"going on at {last.url}"
 
 
-def test_a_vector_goes_on_at_the_only_one_of_three_servers_that_is_left(start: Start) -> None:
+def test_a_vector_goes_on_at_the_only_one_of_three_servers_that_is_left(start):
     there = [start(ROUGH) for _ in range(3)]
     with make_vector([EnvFactory(ROUGH, {"url": [server.url for server in there]})], 9) as vector:
         reset_all(vector, task_id="a")
@@ -184,16 +178,14 @@ def full() -> Iterator[str]:
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("kind", [closing, full])
-def test_what_takes_no_request_is_gone_as_well(
-    kind: Callable[[], contextlib.AbstractContextManager[str]], slept: defaultdict[int, float]
-) -> None:
+def test_what_takes_no_request_is_gone_as_well(kind, slept):
     with kind() as url, seconds() as took, pytest.raises(WorkerLost, match="does not answer"):
         RemoteEnv(url, ROUGH)
     assert took[0] > 0.9 * PATIENCE and max(slept.values(), default=0) < LATEST
 
 
 @pytest.mark.slow
-def test_a_server_that_comes_back_is_asked_patiently_the_next_time_it_is_gone(start: Start) -> None:
+def test_a_server_that_comes_back_is_asked_patiently_the_next_time_it_is_gone(start):
     first = start()
     port = int(first.url.rpartition(":")[2])
     there = transport.server(first.url)
@@ -210,7 +202,7 @@ def test_a_server_that_comes_back_is_asked_patiently_the_next_time_it_is_gone(st
 
 
 @pytest.mark.slow
-def test_a_server_that_nobody_asked_for_long_is_asked_patiently(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_nobody_asked_for_long_is_asked_patiently(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         there = transport.RemoteServer(f"http://127.0.0.1:{listener.getsockname()[1]}")
     monkeypatch.setattr(transport, "FORGET_SECONDS", 0.3)
@@ -222,9 +214,7 @@ def test_a_server_that_nobody_asked_for_long_is_asked_patiently(monkeypatch: pyt
         assert (took[0] > 0.9 * PATIENCE) == patient
 
 
-def test_a_server_that_does_not_answer_is_told_once_a_call(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_server_that_does_not_answer_is_told_once_a_call(monkeypatch, caplog):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         there = transport.RemoteServer(f"http://127.0.0.1:{listener.getsockname()[1]}")
     monkeypatch.setattr(transport, "LONGEST_PAUSE", 0.05)
@@ -234,7 +224,7 @@ def test_a_server_that_does_not_answer_is_told_once_a_call(
     assert said.startswith(there.url) and said.endswith("; trying again")
 
 
-def test_the_last_second_before_a_deadline_counts() -> None:
+def test_the_last_second_before_a_deadline_counts():
     ours, theirs = socket.socketpair()
     with theirs, transport._Deadline(ours.family, ours.type, ours.proto, fileno=ours.detach()) as connection:
         connection.until = time.monotonic() + 0.9
@@ -245,7 +235,7 @@ def test_the_last_second_before_a_deadline_counts() -> None:
             connection.sendall(b"y")
 
 
-def test_an_answer_that_is_no_problem_document_raises_the_question_who_answers() -> None:
+def test_an_answer_that_is_no_problem_document_raises_the_question_who_answers():
     with answering(lambda *_: (404, b"<html>")) as url, pytest.raises(transport.RequestRefused) as refused:
         transport.RemoteServer(url).ask("GET", "/v1/environments")
     assert refused.value.detail == "HTTP 404 without a problem document: is it `envsuite serve http`?"

@@ -121,7 +121,7 @@ def ended(client: socket.socket) -> bool:
     return True
 
 
-def test_names_of_this_machine_and_pages_of_the_server_are_answered(running: Running) -> None:
+def test_names_of_this_machine_and_pages_of_the_server_are_answered(running):
     port = urllib.parse.urlsplit(running.url).port
     for host in ("127.0.0.1", f"localhost:{port}", f"[::1]:{port}", "LOCALHOST", "run.localhost:80"):
         assert asked(running, Host=host) == 200
@@ -143,17 +143,15 @@ def test_names_of_this_machine_and_pages_of_the_server_are_answered(running: Run
         ({"Host": "evil.example", "Origin": "http://evil.example"}, 421),
     ],
 )
-def test_the_page_of_another_site_is_refused(
-    running: Running, headers: dict[str, str], status: int, token: str | None
-) -> None:
+def test_the_page_of_another_site_is_refused(running, headers, status, token):
     assert asked(running, token, **headers) == status
 
 
-def test_a_form_of_another_site_without_an_origin_is_refused(running: Running) -> None:
+def test_a_form_of_another_site_without_an_origin_is_refused(running):
     assert asked(running, None, "POST", **{"Sec-Fetch-Site": "cross-site"}) == 403
 
 
-def test_without_the_token_nothing_is_answered(running: Running) -> None:
+def test_without_the_token_nothing_is_answered(running):
     if running.needs_token:
         assert asked(running, None) == 401 and asked(running, "wrong") == 401
     assert asked(running) == 200
@@ -171,19 +169,19 @@ def drip(client: socket.socket, head: bytes, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nX-A: "])
-def test_a_header_that_does_not_come_ends_its_connection(running: Running, sent: bytes) -> None:
+def test_a_header_that_does_not_come_ends_its_connection(running, sent):
     with opened(running) as client:
         client.sendall(sent)
         assert ended(client)
     assert asked(running) == 200
 
 
-def test_a_header_that_drips_ends_its_connection(running: Running) -> None:
+def test_a_header_that_drips_ends_its_connection(running):
     with opened(running) as client:
         drip(client, b"GET / HTTP/1.1\r\nX-A: ", 8)
 
 
-def test_a_body_that_drips_ends_its_connection(running: Running) -> None:
+def test_a_body_that_drips_ends_its_connection(running):
     if running.upload is None:
         return
     head = f"POST {running.upload} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
@@ -192,7 +190,7 @@ def test_a_body_that_drips_ends_its_connection(running: Running) -> None:
         drip(client, head.encode(), 12)
 
 
-def test_a_body_without_the_token_is_refused_before_it_comes(running: Running) -> None:
+def test_a_body_without_the_token_is_refused_before_it_comes(running):
     if running.upload is None or running.upload == "/login":
         return
     with opened(running) as client:
@@ -202,7 +200,7 @@ def test_a_body_without_the_token_is_refused_before_it_comes(running: Running) -
         assert client.recv(1000).split(b" ")[1] == b"401"
 
 
-def test_many_slow_clients_leave_others_served(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_slow_clients_leave_others_served(running, monkeypatch):
     monkeypatch.setattr(listening, "HEADER_SECONDS", 60.0)
     for source in ("127.0.0.1", "127.0.0.2"):
         with contextlib.ExitStack() as stack:
@@ -219,6 +217,6 @@ def test_many_slow_clients_leave_others_served(running: Running, monkeypatch: py
     st.sampled_from(["GET", "POST"]), st.text(max_size=8),
     st.dictionaries(st.sampled_from(["host", "origin", "sec-fetch-site", "authorization"]), st.text(max_size=12)),
 )  # fmt: skip
-def test_a_guard_lets_in_nobody_without_the_token(method: str, path: str, headers: dict[str, str]) -> None:
+def test_a_guard_lets_in_nobody_without_the_token(method, path, headers):
     refusal = RequestGuard(True, "another-long-token").refusal(method, path, headers.get)
     assert refusal is not None and refusal.status in (401, 403, 421)

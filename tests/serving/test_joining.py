@@ -83,9 +83,7 @@ def expected() -> list[list[VectorEvent]]:
         return playing(vector)
 
 
-def test_a_server_that_joins_gets_new_episodes_and_one_that_leaves_ends_its_own(
-    start: Start, tmp_path: Path, news: list[News], expected: list[list[VectorEvent]]
-) -> None:
+def test_a_server_that_joins_gets_new_episodes_and_one_that_leaves_ends_its_own(start, tmp_path, news, expected):
     first, second = start(), start()
     file = File(tmp_path / "servers.txt", first)
     sessions: list[tuple[int, int]] = []
@@ -104,9 +102,7 @@ def test_a_server_that_joins_gets_new_episodes_and_one_that_leaves_ends_its_own(
     assert f"{first.url} (TextCraft-v0) left: {file.url} names it no more" == str(news[1])
 
 
-def test_episodes_of_a_server_that_has_left_and_dies_go_on_at_another(
-    start: Start, tmp_path: Path, news: list[News], expected: list[list[VectorEvent]]
-) -> None:
+def test_episodes_of_a_server_that_has_left_and_dies_go_on_at_another(start, tmp_path, news, expected):
     first, second = start(), start()
     file = File(tmp_path / "servers.txt", first)
     with make_vector([EnvFactory("TextCraft-v0", {"url": file.url})], SLOTS) as vector:
@@ -122,9 +118,7 @@ def test_episodes_of_a_server_that_has_left_and_dies_go_on_at_another(
     assert second.front.sessions == 0 and [(one.url, one.joined) for one in news if one.joined] == [(second.url, True)]
 
 
-def test_a_named_server_that_dies_leaves_and_joins_when_it_answers_again(
-    start: Start, news: list[News], monkeypatch: pytest.MonkeyPatch, expected: list[list[VectorEvent]]
-) -> None:
+def test_a_named_server_that_dies_leaves_and_joins_when_it_answers_again(start, news, monkeypatch, expected):
     monkeypatch.setattr(members, "DOWN_SECONDS", 0.0)
     first, second = start(), start()
     port = int(first.url.rpartition(":")[2])
@@ -143,9 +137,7 @@ def test_a_named_server_that_dies_leaves_and_joins_when_it_answers_again(
     assert "does not answer" in news[0].why
 
 
-def test_episodes_wait_while_no_server_answers_and_go_on_at_the_first_that_does(
-    start: Start, monkeypatch: pytest.MonkeyPatch, expected: list[list[VectorEvent]]
-) -> None:
+def test_episodes_wait_while_no_server_answers_and_go_on_at_the_first_that_does(start, monkeypatch, expected):
     monkeypatch.setattr(members, "DOWN_SECONDS", 0.0)
     servers = [start(), start()]
     port = int(servers[0].url.rpartition(":")[2])
@@ -166,9 +158,7 @@ def test_episodes_wait_while_no_server_answers_and_go_on_at_the_first_that_does(
         assert playing(vector, die) == expected
 
 
-def test_where_no_server_is_named_a_vector_waits_for_one_and_then_says_so(
-    start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_where_no_server_is_named_a_vector_waits_for_one_and_then_says_so(start, tmp_path, caplog):
     running = start()
     file = File(tmp_path / "servers.txt", running)
     with make_vector([EnvFactory("TextCraft-v0", {"url": file.url})], 2) as vector:
@@ -190,9 +180,7 @@ def test_where_no_server_is_named_a_vector_waits_for_one_and_then_says_so(
         assert time.monotonic() - began < 0.5, "the second time nobody waits"
 
 
-def test_each_address_of_a_name_is_a_server(
-    start: Start, monkeypatch: pytest.MonkeyPatch, news: list[News], expected: list[list[VectorEvent]]
-) -> None:
+def test_each_address_of_a_name_is_a_server(start, monkeypatch, news, expected):
     first = start()
     port = int(first.url.rpartition(":")[2])
     second = start(host="127.0.0.2", port=port)
@@ -216,9 +204,7 @@ def test_each_address_of_a_name_is_a_server(
     assert [(one.url, one.joined) for one in news] == [(second.url, True), (first.url, False)]
 
 
-def test_a_name_that_cannot_be_looked_up_now_leaves_the_servers_as_they_are(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_name_that_cannot_be_looked_up_now_leaves_the_servers_as_they_are(monkeypatch, caplog):
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [(0, 0, 0, "", ("fd00::1", 80, 0, 0))])
     found = Places("dns://servers.test:80")
     assert found.now() == ("http://[fd00::1]:80",)
@@ -237,9 +223,7 @@ def test_a_name_that_cannot_be_looked_up_now_leaves_the_servers_as_they_are(
     assert found.now() == ("http://[fd00::1]:80",)
 
 
-def test_a_server_that_has_another_environment_gets_no_episodes(
-    start: Start, tmp_path: Path, news: list[News], monkeypatch: pytest.MonkeyPatch, expected: list[list[VectorEvent]]
-) -> None:
+def test_a_server_that_has_another_environment_gets_no_episodes(start, tmp_path, news, monkeypatch, expected):
     first, second = start(), start()
     file = File(tmp_path / "servers.txt", first)
 
@@ -258,9 +242,7 @@ def test_a_server_that_has_another_environment_gets_no_episodes(
     assert [(one.url, one.joined) for one in news] == [(second.url, False)] and "not the same" in news[0].why
 
 
-def test_a_server_that_a_proxy_does_not_find_yet_joins_later(
-    start: Start, tmp_path: Path, news: list[News], monkeypatch: pytest.MonkeyPatch, expected: list[list[VectorEvent]]
-) -> None:
+def test_a_server_that_a_proxy_does_not_find_yet_joins_later(start, tmp_path, news, monkeypatch, expected):
     monkeypatch.setattr(members, "DOWN_SECONDS", 0.0)
     first, second = start(), start()
     file = File(tmp_path / "servers.txt", first)
@@ -285,7 +267,7 @@ def test_a_server_that_a_proxy_does_not_find_yet_joins_later(
     assert told == [(second.url, False), (second.url, True)] and "502" in news[0].why
 
 
-def test_threads_for_a_server_that_is_named_no_more_end(start: Start, tmp_path: Path) -> None:
+def test_threads_for_a_server_that_is_named_no_more_end(start, tmp_path):
     first, second, third = start(), start(), start()
     file = File(tmp_path / "servers.txt", first)
     with make_vector([EnvFactory("TextCraft-v0", {"url": file.url})], 2) as vector:
@@ -296,7 +278,7 @@ def test_threads_for_a_server_that_is_named_no_more_end(start: Start, tmp_path: 
         assert [*vector._lines] == [third.url]  # type: ignore[attr-defined]
 
 
-def test_an_environment_begins_its_next_episode_at_a_server_that_is_named(start: Start, tmp_path: Path) -> None:
+def test_an_environment_begins_its_next_episode_at_a_server_that_is_named(start, tmp_path):
     first, second = start(), start()
     file = File(tmp_path / "servers.txt", first)
     env = RemoteEnv(file.url, "TextCraft-v0")
@@ -322,12 +304,12 @@ COMMENT = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"])).ma
 
 
 @given(st.lists(st.tuples(BLANK, st.one_of(URLS, st.just("")), BLANK, st.one_of(COMMENT, st.just("")))))
-def test_the_addresses_in_a_file_are_those_before_comments(lines: list[tuple[str, str, str, str]]) -> None:
+def test_the_addresses_in_a_file_are_those_before_comments(lines):
     assert parse_addresses("\n".join(map("".join, lines)), "file") == [url for _, url, _, _ in lines if url]
 
 
 @given(st.text())
-def test_whatever_else_is_in_a_file_is_an_error_of_one_line_that_names_the_line(text: str) -> None:
+def test_whatever_else_is_in_a_file_is_an_error_of_one_line_that_names_the_line(text):
     try:
         found = parse_addresses(text, "servers.txt")
     except UsageError as error:
@@ -336,9 +318,7 @@ def test_whatever_else_is_in_a_file_is_an_error_of_one_line_that_names_the_line(
         assert all(url.startswith("http") for url in map(str.lower, found))
 
 
-def test_a_file_that_becomes_wrong_leaves_the_servers_as_they_are(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_file_that_becomes_wrong_leaves_the_servers_as_they_are(tmp_path, caplog):
     file = File(tmp_path / "servers.txt")
     file.name("http://a:1/", "http://b:2", "http://a:1")
     found = Places(file.url)
@@ -365,7 +345,7 @@ def test_a_file_that_becomes_wrong_leaves_the_servers_as_they_are(
     ],
     ids=str,
 )
-def test_what_names_no_servers_is_refused_with_the_remedy(url: Any, said: str) -> None:
+def test_what_names_no_servers_is_refused_with_the_remedy(url, said):
     with pytest.raises(UsageError) as raised:
         Places(url)
     assert said in str(raised.value) and "\n" not in str(raised.value) and "hush" not in str(raised.value)

@@ -28,14 +28,14 @@ Start = Callable[..., EnvServer]
 
 @given(path=st.sampled_from(PATHS), body=st.binary(max_size=200) | JSONS.map(lambda value: json.dumps(value).encode()))
 @settings(max_examples=80)
-def test_any_body_is_answered_and_never_with_5xx(server: str, path: str, body: bytes) -> None:
+def test_any_body_is_answered_and_never_with_5xx(server, path, body):
     reply = ask(server, "POST", path.replace("SESSION", new(server, key="hypothesis")), body)
     assert reply.status < 500
     if reply.status >= 400:
         assert reply.body["type"].removeprefix("urn:envsuite:problem:") in TITLES
 
 
-def test_the_document_has_every_operation_and_every_problem_of_a_server(start: Start) -> None:
+def test_the_document_has_every_operation_and_every_problem_of_a_server(start):
     running = start()
     served = {
         (re.sub(r"<(?:path:)?(\w+)>", r"{\1}", rule.rule), method.lower())
@@ -47,7 +47,7 @@ def test_the_document_has_every_operation_and_every_problem_of_a_server(start: S
     assert kinds == [f"urn:envsuite:problem:{kind}" for kind in TITLES]
 
 
-def test_every_operation_names_the_errors_of_requests_that_are_wrong(start: Start) -> None:
+def test_every_operation_names_the_errors_of_requests_that_are_wrong(start):
     url = start(token="s3cret", max_body=10_000).url
     allowed = {"Authorization": "Bearer s3cret"}
     written = {**allowed, **JSON}
@@ -67,7 +67,7 @@ def test_every_operation_names_the_errors_of_requests_that_are_wrong(start: Star
 
 @pytest.mark.slow
 @pytest.mark.parametrize("token", [None, "s3cret"])
-def test_schemathesis_finds_no_answer_that_the_document_does_not_describe(start: Start, token: str | None) -> None:
+def test_schemathesis_finds_no_answer_that_the_document_does_not_describe(start, token):
     running = start(token=token, idle_seconds=5.0)
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     schema = schemathesis.openapi.from_url(f"{running.url}/openapi.json")

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +16,7 @@ from envsuite.textcraft.env import TextCraft
 Start = Callable[..., EnvServer]
 
 
-def test_the_listings_say_what_there_is(server: str) -> None:
+def test_the_listings_say_what_there_is(server):
     listed = ask(server, "GET", "/v1/environments").body["environments"]
     assert {"id": "TextCraft-v0", "max_episode_steps": 50, "arguments": dict(TextCraft.argument_schemas())} in listed
     tools = ask(server, "GET", "/v1/environments/TextCraft-v0/tools").body["tools"]
@@ -31,7 +29,7 @@ def test_the_listings_say_what_there_is(server: str) -> None:
     assert is_problem(ask(server, "GET", "/v1/environments/TextCraft-v9"), 404, "unknown-environment", "environment")
 
 
-def test_a_call_that_comes_again_is_answered_again_and_not_executed_again(server: str) -> None:
+def test_a_call_that_comes_again_is_answered_again_and_not_executed_again(server):
     session = new(server)
     first = ask(server, "POST", f"{session}/reset", {"number": 1})
     assert ask(server, "POST", f"{session}/reset", {"number": 1}).raw == first.raw
@@ -41,7 +39,7 @@ def test_a_call_that_comes_again_is_answered_again_and_not_executed_again(server
     assert seen["observation"]["text"].strip() == "Inventory: [string] (1)"
 
 
-def test_calls_out_of_order_are_refused_with_the_number_that_is_due(server: str) -> None:
+def test_calls_out_of_order_are_refused_with_the_number_that_is_due(server):
     session = new(server)
     for number in (2, 7, 2**53):
         reply = ask(server, "POST", f"{session}/reset", {"number": number})
@@ -51,7 +49,7 @@ def test_calls_out_of_order_are_refused_with_the_number_that_is_due(server: str)
     assert is_problem(other, 409, "out-of-order", "number") and other.body["next"] == 2
 
 
-def test_a_call_that_fails_uses_up_no_number(server: str) -> None:
+def test_a_call_that_fails_uses_up_no_number(server):
     session = new(server)
     early = ask(server, "POST", f"{session}/step", {"number": 1, "calls": command("inventory")})
     assert is_problem(early, 409, "refused") and early.body["error"] == "UsageError"
@@ -60,7 +58,7 @@ def test_a_call_that_fails_uses_up_no_number(server: str) -> None:
     assert ask(server, "POST", f"{session}/reset", {"number": 1}).status == 200
 
 
-def test_a_horizon_of_null_is_none(server: str) -> None:
+def test_a_horizon_of_null_is_none(server):
     session = new(server, max_episode_steps=None)
     ask(server, "POST", f"{session}/reset", {"number": 1})
     step = {"op": "step", "session": session.rpartition("/")[2], "calls": command("inventory")}
@@ -69,7 +67,7 @@ def test_a_horizon_of_null_is_none(server: str) -> None:
     assert [result["body"]["truncated"] for result in results] == [False] * 60
 
 
-def test_a_batch_answers_each_call_as_it_would_have_been_alone(server: str) -> None:
+def test_a_batch_answers_each_call_as_it_would_have_been_alone(server):
     good, other = (new(server).rpartition("/")[2] for _ in range(2))
     calls: list[dict[str, Any]] = [
         {"op": "reset", "session": good, "number": 1, "seed": 0},
@@ -119,14 +117,12 @@ CRAFT = {"environment": "TextCraft-v0"}
     ],
     ids=lambda value: repr(value)[:40],
 )
-def test_bad_requests_are_told_which_field_is_wrong(
-    server: str, path: str, body: Any, status: int, kind: str, field: str | None
-) -> None:
+def test_bad_requests_are_told_which_field_is_wrong(server, path, body, status, kind, field):
     session = new(server) if "SESSION" in path else ""
     assert is_problem(ask(server, "POST", path.replace("SESSION", session), body), status, kind, field)
 
 
-def test_bodies_must_be_declared_as_json_and_methods_must_fit(server: str) -> None:
+def test_bodies_must_be_declared_as_json_and_methods_must_fit(server):
     assert is_problem(
         ask(server, "POST", "/v1/sessions", b"{}", {"Content-Type": "text/plain"}), 415, "media-type", "Content-Type"
     )
@@ -134,7 +130,7 @@ def test_bodies_must_be_declared_as_json_and_methods_must_fit(server: str) -> No
     assert is_problem(reply, 405, "method") and "POST" in reply.headers["Allow"]
 
 
-def test_a_token_is_demanded_of_everything_but_health(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_is_demanded_of_everything_but_health(start, monkeypatch):
     url = start(token="s3cret").url
     for path in ("/v1/environments", "/metrics", "/v1/nothing"):
         for shown in ("", "Bearer wrong", "Bearer s3cre", "Bearer s3cret2", "s3cret", "\xff"):
@@ -154,7 +150,7 @@ def test_a_token_is_demanded_of_everything_but_health(start: Start, monkeypatch:
     assert gymnasium.make("TextCraft-v0", url=url).reset(seed=0)[1]["valid"]
 
 
-def test_a_full_server_says_when_to_come_back_and_a_closed_session_makes_room(start: Start) -> None:
+def test_a_full_server_says_when_to_come_back_and_a_closed_session_makes_room(start):
     running = start(max_sessions=2)
     first, _ = new(running.url), new(running.url)
     reply = ask(running.url, "POST", "/v1/sessions", {"environment": "TextCraft-v0"})
@@ -164,7 +160,7 @@ def test_a_full_server_says_when_to_come_back_and_a_closed_session_makes_room(st
     assert running.front.sessions == 2
 
 
-def test_a_long_body_is_refused_before_it_is_read(start: Start) -> None:
+def test_a_long_body_is_refused_before_it_is_read(start):
     url = start(max_body=100_000).url
     with connect(url) as connection:
         connection.sendall(
@@ -181,14 +177,14 @@ def test_a_long_body_is_refused_before_it_is_read(start: Start) -> None:
     [b"\r\n\r\n\0", b"GET", b"GET / HTTP/1.1\r\nA: " + b"x" * 100_000, b"\x16\x03\x01" * 99],
     ids=["nothing", "no path", "long header", "tls"],
 )
-def test_what_is_no_http_is_answered_with_a_problem_and_the_connection_closed(server: str, sent: bytes) -> None:
+def test_what_is_no_http_is_answered_with_a_problem_and_the_connection_closed(server, sent):
     with connect(server) as connection:
         connection.sendall(sent + b"\r\n\r\n")
         answer = everything(connection)
     assert answer.startswith((b"HTTP/1.1 4", b"HTTP/1.0 4")) and b"application/problem+json" in answer
 
 
-def test_metrics_count_what_happened(start: Start) -> None:
+def test_metrics_count_what_happened(start):
     running = start()
     session = new(running.url)
     ask(running.url, "POST", f"{session}/reset", {"number": 1})
@@ -211,12 +207,12 @@ def test_metrics_count_what_happened(start: Start) -> None:
         ({"token": ""}, "ENVSUITE_TOKEN, or --token-file"),
     ],
 )
-def test_settings_that_cannot_work_are_refused(kind: Any, settings: dict[str, Any], message: str) -> None:
+def test_settings_that_cannot_work_are_refused(kind, settings, message):
     with pytest.raises(UsageError, match=message):
         kind(**{"environments": ("TextCraft-v0",), **settings})
 
 
-def test_an_address_that_is_taken_and_an_environment_that_there_is_not_are_refused(start: Start) -> None:
+def test_an_address_that_is_taken_and_an_environment_that_there_is_not_are_refused(start):
     running = start()
     with pytest.raises(UsageError, match="cannot listen at"):
         start(port=int(running.url.rpartition(":")[2]))
@@ -224,7 +220,7 @@ def test_an_address_that_is_taken_and_an_environment_that_there_is_not_are_refus
         start("TextCraf-v0")
 
 
-def test_the_document_describes_every_address(start: Start) -> None:
+def test_the_document_describes_every_address(start):
     running = start()
     paths = ask(running.url, "GET", "/openapi.json").body["paths"]
     rules = {

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,7 +41,7 @@ def factories(**where: Any) -> list[EnvFactory]:
     return [EnvFactory("TextCraft-v0", where), EnvFactory("TextCraft-v0", {**generated, **where})]
 
 
-def test_a_vector_in_workers_or_on_servers_plays_the_same_episodes_as_one_here(start: Start) -> None:
+def test_a_vector_in_workers_or_on_servers_plays_the_same_episodes_as_one_here(start):
     first, second = start(), start()
     histories = []
     places: list[tuple[dict[str, Any], int]] = [({}, 0), ({}, 1), ({}, 3)]
@@ -59,9 +58,7 @@ def test_a_vector_in_workers_or_on_servers_plays_the_same_episodes_as_one_here(s
 
 
 @pytest.mark.seconds
-def test_steps_that_are_quick_are_answered_together_however_busy_a_server_is(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_steps_that_are_quick_are_answered_together_however_busy_a_server_is(start, monkeypatch):
     busy, idle = start(), start()
     batch = busy.front.batch
 
@@ -76,7 +73,7 @@ def test_steps_that_are_quick_are_answered_together_however_busy_a_server_is(
         assert [event.slot for event in vector.poll(0.0)] == [0, 1, 2, 3]
 
 
-def test_a_slow_call_holds_up_no_other_of_its_server(start: Start, tmp_path: Path) -> None:
+def test_a_slow_call_holds_up_no_other_of_its_server(start, tmp_path):
     running = start(ROUGH)
     with make_vector([EnvFactory(ROUGH, {"url": running.url})], 6) as vector:
         reset_all(vector, task_id="a")
@@ -88,8 +85,8 @@ def test_a_slow_call_holds_up_no_other_of_its_server(start: Start, tmp_path: Pat
 
 
 def test_a_call_that_is_not_answered_fails_by_twice_the_deadline_and_its_late_answer_is_no_event(
-    start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+    start, monkeypatch, tmp_path
+):
     monkeypatch.setattr(members, "DOWN_SECONDS", 0.0)
     running = start(ROUGH)  # its own deadline does not hold here: it has no workers
     with make_vector([EnvFactory(ROUGH, {"url": running.url})], 1) as vector:
@@ -111,7 +108,7 @@ def test_a_call_that_is_not_answered_fails_by_twice_the_deadline_and_its_late_an
         assert event.observation is not None and event.observation["text"] == "b 1"
 
 
-def test_a_vector_is_on_servers_or_here_and_not_both(server: str) -> None:
+def test_a_vector_is_on_servers_or_here_and_not_both(server):
     with pytest.raises(UsageError, match="give one to every environment"):
         make_vector([EnvFactory("TextCraft-v0", {"url": server}), EnvFactory("TextCraft-v0")], 1)
     with pytest.raises(UsageError, match=r"cannot be made: UnknownTask: .*'tst'"):
@@ -125,7 +122,7 @@ def test_a_vector_is_on_servers_or_here_and_not_both(server: str) -> None:
         vector.reset(1, 0)
 
 
-def test_more_calls_than_a_request_takes_are_sent_in_several(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_calls_than_a_request_takes_are_sent_in_several(start, monkeypatch):
     monkeypatch.setattr(remote, "BATCH", 3)
     running = start()
     sizes: list[int] = []
@@ -143,9 +140,7 @@ def test_more_calls_than_a_request_takes_are_sent_in_several(start: Start, monke
     assert running.front.sessions == 0
 
 
-def test_a_refused_request_to_close_sessions_keeps_no_others_open(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refused_request_to_close_sessions_keeps_no_others_open(start, monkeypatch):
     monkeypatch.setattr(remote, "BATCH", 2)
     running = start()
     there, refusals = transport.server(running.url), [transport.RequestRefused(running.url, 401, {})]
@@ -163,9 +158,7 @@ def test_a_refused_request_to_close_sessions_keeps_no_others_open(
 
 
 @pytest.mark.seconds
-def test_a_server_that_did_not_answer_gets_no_new_episodes_until_it_had_time_to_come_back(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_did_not_answer_gets_no_new_episodes_until_it_had_time_to_come_back(start, monkeypatch):
     monkeypatch.setattr(transport, "UNREACHABLE_SECONDS", 0.4)
     monkeypatch.setattr(members, "DOWN_SECONDS", 3.0)
     first, second = start(), start()
@@ -184,9 +177,7 @@ def test_a_server_that_did_not_answer_gets_no_new_episodes_until_it_had_time_to_
 
 
 @pytest.mark.slow
-def test_a_run_on_two_servers_is_the_run_in_process_to_the_last_bit(
-    start: Callable[..., EnvServer], tmp_path: Path
-) -> None:
+def test_a_run_on_two_servers_is_the_run_in_process_to_the_last_bit(start, tmp_path):
     from tiny_runs import save_model, train, weights, without_times, write_settings
 
     save_model(tmp_path / "model")

@@ -59,7 +59,7 @@ def found(env_id: str, **arguments: Any) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("env_id", SOURCES)
-def test_a_description_is_the_same_here_and_on_a_server(start: Start, folder: Path, env_id: str) -> None:
+def test_a_description_is_the_same_here_and_on_a_server(start, folder, env_id):
     source = str(folder / f"{env_id}.corpus")
     url = start(env_id, source_folders=(folder,)).url
     shown = {
@@ -72,9 +72,7 @@ def test_a_description_is_the_same_here_and_on_a_server(start: Start, folder: Pa
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_a_server_reads_no_file_and_asks_no_server_for_a_client_that_its_operator_did_not_open(
-    start: Start, folder: Path, what: str
-) -> None:
+def test_a_server_reads_no_file_and_asks_no_server_for_a_client_that_its_operator_did_not_open(start, folder, what):
     text = json.dumps(REFUSED[what]).replace("OPEN", str(folder))
     url = start(*SOURCES, source_folders=(folder,), search_servers=("http://127.0.0.1:9",)).url
     for env_id, description in itertools.product(SOURCES, (text, json.loads(text))):
@@ -85,7 +83,7 @@ def test_a_server_reads_no_file_and_asks_no_server_for_a_client_that_its_operato
             assert "this server does not open" in reply.body["detail"] and reply.body["error"] == "DataError"
 
 
-def test_what_the_operator_opened_is_read(start: Start, folder: Path) -> None:
+def test_what_the_operator_opened_is_read(start, folder):
     source = str(folder / "SearchQA-v0.corpus")
     address = "http://127.0.0.1:9"
     url = start("SearchQA-v0", source_folders=(folder,), search_servers=(address,)).url
@@ -97,7 +95,7 @@ def test_what_the_operator_opened_is_read(start: Start, folder: Path) -> None:
         gymnasium.make("SearchQA-v0", source=source, url=url, retriever=missing)
 
 
-def test_a_malformed_description_is_the_same_error_here_and_on_a_server(start: Start, folder: Path) -> None:
+def test_a_malformed_description_is_the_same_error_here_and_on_a_server(start, folder):
     source, url = str(folder / "SearchQA-v0.corpus"), start("SearchQA-v0", source_folders=(folder,)).url
     for retriever, error, message in (
         ("bm25+", UsageError, "2 to 8 names joined by"),
@@ -144,9 +142,7 @@ def told(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize("env_id", CORRUPT)
-def test_official_data_that_are_missing_or_damaged_are_told_without_the_servers_path(
-    told: Callable[..., list[str]], tmp_path: Path, env_id: str
-) -> None:
+def test_official_data_that_are_missing_or_damaged_are_told_without_the_servers_path(told, tmp_path, env_id):
     place = tmp_path / "private" / CORRUPT[env_id]
     for damaged in (False, True):
         for detail in told(env_id, source=OFFICIAL.get(env_id, "official")):
@@ -157,16 +153,14 @@ def test_official_data_that_are_missing_or_damaged_are_told_without_the_servers_
 
 
 @pytest.mark.parametrize("env_id", IDS)
-def test_a_path_that_the_client_has_named_is_told_as_it_named_it(
-    told: Callable[..., list[str]], tmp_path: Path, env_id: str
-) -> None:
+def test_a_path_that_the_client_has_named_is_told_as_it_named_it(told, tmp_path, env_id):
     named = f"{tmp_path}/open/nothing"
     for detail in told(env_id, source=named):
         assert named in detail
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_world_that_fails_over_a_file_tells_no_path(start: Start, tmp_path: Path, workers: int) -> None:
+def test_a_world_that_fails_over_a_file_tells_no_path(start, tmp_path, workers):
     url = start("vector_worlds:Rough-v0", workers=workers).url
     session = ask(url, "POST", "/v1/sessions", {"environment": "vector_worlds:Rough-v0"}).body["session"]
     ask(url, "POST", f"/v1/sessions/{session}/reset", {"number": 1})

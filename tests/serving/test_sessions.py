@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -72,7 +71,7 @@ def kind(result: dict[str, Any]) -> str:
     return str(result["body"].get("type", "")).rpartition(":")[2]
 
 
-def test_paths_are_sources_only_below_folders_that_were_opened(start: Start, tmp_path: Path) -> None:
+def test_paths_are_sources_only_below_folders_that_were_opened(start, tmp_path):
     def told(url: str, source: object, kind: str, field: str) -> bool:
         body = {"environment": "TextCraft-v0", "arguments": {"source": str(source)}}
         return is_problem(ask(url, "POST", "/v1/sessions", body), 422, kind, field)
@@ -89,9 +88,7 @@ def test_paths_are_sources_only_below_folders_that_were_opened(start: Start, tmp
         assert told(opened, tmp_path / name, "refused", "arguments")
 
 
-def test_a_session_that_is_called_lives_however_long_the_call_takes_while_one_that_is_not_ends(
-    start: Start, leap: Callable[[float], None], tmp_path: Path
-) -> None:
+def test_a_session_that_is_called_lives_however_long_the_call_takes_while_one_that_is_not_ends(start, leap, tmp_path):
     running = start(ROUGH)
     busy, used, idle = (begun(running.url) for _ in range(3))
     call = {"number": 2, "calls": do(f"wait {tmp_path / 'file'}")}
@@ -115,7 +112,7 @@ def metrics(url: str) -> str:
     return ask(url, "GET", "/metrics").raw.decode()
 
 
-def test_a_call_that_comes_twice_at_the_same_time_is_executed_once(tmp_path: Path) -> None:
+def test_a_call_that_comes_twice_at_the_same_time_is_executed_once(tmp_path):
     playing = SessionHost()
     about = {"environment": ROUGH, "session": "s", "idle_seconds": 1.0}
     assert playing.execute({**about, "op": "create"})[0] == 200
@@ -130,9 +127,7 @@ def test_a_call_that_comes_twice_at_the_same_time_is_executed_once(tmp_path: Pat
     assert orjson.loads(after[1])["observation"]["text"] == "a 2"
 
 
-def test_a_world_that_cannot_be_closed_ends_its_session_and_the_log_says_why(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_world_that_cannot_be_closed_ends_its_session_and_the_log_says_why(tmp_path, caplog):
     playing = SessionHost()
     playing.execute({"op": "create", "environment": ROUGH, "session": "s", "idle_seconds": 1.0})
     playing.execute({"op": "reset", "session": "s", "number": 1, "options": {"task_id": "a"}})
@@ -144,7 +139,7 @@ def test_a_world_that_cannot_be_closed_ends_its_session_and_the_log_says_why(
     assert record.exc_info is not None and record.exc_info[0] is FileNotFoundError
 
 
-def test_a_key_is_free_again_when_its_session_has_ended_and_belongs_to_one_environment(start: Start) -> None:
+def test_a_key_is_free_again_when_its_session_has_ended_and_belongs_to_one_environment(start):
     url = start("TextCraft-v0", ROUGH).url
     first = new(url, key="mine")
     assert new(url, key="mine") == first != new(url, key="other")
@@ -154,7 +149,7 @@ def test_a_key_is_free_again_when_its_session_has_ended_and_belongs_to_one_envir
     assert new(url, key="mine") != first
 
 
-def test_a_session_that_cannot_be_made_takes_no_place(start: Start) -> None:
+def test_a_session_that_cannot_be_made_takes_no_place(start):
     running = start(max_sessions=1)
     for _ in range(3):
         body = {"environment": "TextCraft-v0", "arguments": {"split": "tst"}}
@@ -163,7 +158,7 @@ def test_a_session_that_cannot_be_made_takes_no_place(start: Start) -> None:
     new(running.url)
 
 
-def test_why_a_session_has_ended_is_known_for_the_last_of_them(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_why_a_session_has_ended_is_known_for_the_last_of_them(start, monkeypatch):
     monkeypatch.setattr(front, "REMEMBERED", 2)
     running = start(ROUGH)
     lost, *others = (begun(running.url) for _ in range(3))
@@ -176,7 +171,7 @@ def test_why_a_session_has_ended_is_known_for_the_last_of_them(start: Start, mon
     assert is_problem(ask(running.url, "GET", lost), 404, "unknown-session", "session")
 
 
-def test_a_server_that_is_about_to_end_makes_no_session_and_lets_others_play(start: Start) -> None:
+def test_a_server_that_is_about_to_end_makes_no_session_and_lets_others_play(start):
     running = start(ROUGH)
     path = begun(running.url)
     running.front.draining = True
@@ -186,9 +181,7 @@ def test_a_server_that_is_about_to_end_makes_no_session_and_lets_others_play(sta
     assert ask(running.url, "POST", f"{path}/step", {"number": 2, "calls": do("go")}).status == 200
 
 
-def test_only_the_call_that_hangs_is_lost_and_the_other_sessions_of_its_worker_can_be_played_again(
-    start: Start,
-) -> None:
+def test_only_the_call_that_hangs_is_lost_and_the_other_sessions_of_its_worker_can_be_played_again(start):
     running = start(ROUGH, workers=1)
     before, hung, behind, between = (name(begun(running.url)) for _ in range(4))
     limit_calls(running, 2.0)
@@ -201,7 +194,7 @@ def test_only_the_call_that_hangs_is_lost_and_the_other_sessions_of_its_worker_c
 
 
 @pytest.mark.seconds
-def test_another_request_that_was_under_way_when_a_call_hung_can_be_played_again(start: Start, tmp_path: Path) -> None:
+def test_another_request_that_was_under_way_when_a_call_hung_can_be_played_again(start, tmp_path):
     running = start(ROUGH, workers=1)
     hung, other = name(begun(running.url)), name(begun(running.url))
     limit_calls(running, 3.0)
@@ -213,9 +206,7 @@ def test_another_request_that_was_under_way_when_a_call_hung_can_be_played_again
     assert [kind(call.result()[0]) for call in (first, second)] == ["session-lost", "session-ended"]
 
 
-def test_a_call_that_comes_before_it_is_known_how_a_worker_has_ended_is_told_a_whole_sentence(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_call_that_comes_before_it_is_known_how_a_worker_has_ended_is_told_a_whole_sentence(start, monkeypatch):
     running = start(ROUGH, workers=1)
     session, known = name(begun(running.url)), threading.Event()
     (worker,) = running._pool.workers
@@ -232,7 +223,7 @@ def test_a_call_that_comes_before_it_is_known_how_a_worker_has_ended_is_told_a_w
 
 
 @pytest.mark.seconds
-def test_the_deadline_of_a_worker_is_for_each_call_of_a_batch(start: Start) -> None:
+def test_the_deadline_of_a_worker_is_for_each_call_of_a_batch(start):
     running = start(ROUGH, workers=1)
     sessions = [name(begun(running.url)) for _ in range(6)]
     limit_calls(running, 3.5)
@@ -241,7 +232,7 @@ def test_the_deadline_of_a_worker_is_for_each_call_of_a_batch(start: Start) -> N
 
 
 @pytest.mark.seconds
-def test_sessions_are_spread_over_workers_and_places_are_given_back(start: Start) -> None:
+def test_sessions_are_spread_over_workers_and_places_are_given_back(start):
     running = start(ROUGH, workers=2)
     until(lambda: running._pool.ready)
     paths = [begun(running.url) for _ in range(4)]
@@ -251,9 +242,7 @@ def test_sessions_are_spread_over_workers_and_places_are_given_back(start: Start
     assert [worker.sessions for worker in running._pool.workers] == [0, 0]
 
 
-def test_a_session_keeps_its_last_snapshots_only_and_another_environment_s_takes_none(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_session_keeps_its_last_snapshots_only_and_another_environment_s_takes_none(start, monkeypatch):
     monkeypatch.setattr(host, "SNAPSHOTS", 2)
     url = start("TextCraft-v0", ROUGH).url
     path = begun(url, "TextCraft-v0")
@@ -266,7 +255,7 @@ def test_a_session_keeps_its_last_snapshots_only_and_another_environment_s_takes
     assert is_problem(reply, 422, "invalid", "snapshot")
 
 
-def test_a_snapshot_brings_back_how_many_steps_were_taken_and_a_reset_begins_anew(start: Start) -> None:
+def test_a_snapshot_brings_back_how_many_steps_were_taken_and_a_reset_begins_anew(start):
     url = start().url
     path = begun(url, "TextCraft-v0", max_episode_steps=3)
 
@@ -284,7 +273,7 @@ def test_a_snapshot_brings_back_how_many_steps_were_taken_and_a_reset_begins_ane
     assert [step(9), step(10), step(11)] == [False, False, True]
 
 
-def test_a_generator_that_cannot_be_is_refused(start: Start) -> None:
+def test_a_generator_that_cannot_be_is_refused(start):
     url = start(ROUGH).url
     path = begun(url)
     for state, inc, status in (("1", "2", 422), (str(2**128), "1", 422), ("1", str(2**128 + 1), 422), ("1", "1", 200)):
@@ -297,9 +286,7 @@ def lose(running: EnvServer, env: RemoteEnv) -> None:
     ask(running.url, "DELETE", f"/v1/sessions/{env._session._name}")
 
 
-def test_an_episode_that_takes_another_course_when_it_is_replayed_is_lost(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_episode_that_takes_another_course_when_it_is_replayed_is_lost(start, monkeypatch):
     import vector_worlds
 
     running = start(ROUGH)
@@ -316,7 +303,7 @@ def test_an_episode_that_takes_another_course_when_it_is_replayed_is_lost(
         env.step(GO)
 
 
-def test_an_episode_longer_than_a_request_is_replayed_in_several(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_episode_longer_than_a_request_is_replayed_in_several(start, monkeypatch):
     monkeypatch.setattr(session, "BATCH", 3)
     running = start()
     env = RemoteEnv(running.url, "TextCraft-v0")
@@ -338,7 +325,7 @@ def test_an_episode_longer_than_a_request_is_replayed_in_several(start: Start, m
     assert strings(env) == "Inventory: [string] (1)"
 
 
-def test_a_restore_that_fails_leaves_the_episode_as_it_was(start: Start) -> None:
+def test_a_restore_that_fails_leaves_the_episode_as_it_was(start):
     running = start()
     env = RemoteEnv(running.url, "TextCraft-v0")
     env.reset(seed=0)
@@ -350,7 +337,7 @@ def test_a_restore_that_fails_leaves_the_episode_as_it_was(start: Start) -> None
     assert strings(env) == "Inventory: [string] (1)"
 
 
-def test_arguments_are_sent_as_json_has_them(tmp_path: Path) -> None:
+def test_arguments_are_sent_as_json_has_them(tmp_path):
     assert plain({"a": (1, "x"), "b": {2: tmp_path}, "c": range(2), "d": None, "e": 0.5, "f": True}) == {
         "a": [1, "x"],
         "b": {"2": str(tmp_path)},

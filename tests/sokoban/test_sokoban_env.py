@@ -60,7 +60,7 @@ def act(*directions: str) -> tuple[ToolCall, ...]:
     return tuple(ToolCall("move", {"direction": direction}) for direction in directions)
 
 
-def test_gym_sokoban_s_count_begins_at_zero_for_the_first_move_alone(level: Callable[..., ToolEnv]) -> None:
+def test_gym_sokoban_s_count_begins_at_zero_for_the_first_move_alone(level):
     for reward, first in (("ragen", -0.1), ("gym-sokoban", 0.9)):
         env = level("#######\n#@ $.*#\n#######\n", reward=reward)
         begun = env.snapshot()
@@ -69,9 +69,7 @@ def test_gym_sokoban_s_count_begins_at_zero_for_the_first_move_alone(level: Call
         assert [env.step(act("right"))[1] for _ in range(2)] == pytest.approx([first, 10.9])
 
 
-def test_levels_of_files_have_gym_sokoban_s_120_steps_unless_others_are_asked_for(
-    corner: Callable[..., ToolEnv], tmp_path: Path
-) -> None:
+def test_levels_of_files_have_gym_sokoban_s_120_steps_unless_others_are_asked_for(corner, tmp_path):
     corner()
 
     def steps(**arguments: Any) -> int | None:
@@ -96,9 +94,7 @@ def test_levels_of_files_have_gym_sokoban_s_120_steps_unless_others_are_asked_fo
 @pytest.mark.parametrize(
     ("reward", "wanted", "last"), [("ragen", [0.9, -1.1, -0.1], 10.9), ("sparse", [0.0, 0.0, 0.0], 1.0)]
 )
-def test_a_box_that_comes_onto_a_target_and_leaves_it_is_rewarded_and_charged(
-    reward: str, wanted: list[float], last: float, level: Callable[..., ToolEnv]
-) -> None:
+def test_a_box_that_comes_onto_a_target_and_leaves_it_is_rewarded_and_charged(reward, wanted, last, level):
     rows = "#########\n#@$.  $.#\n#       #\n#########\n"
     env = level(rows, reward=reward)
     steps = [env.step(act("right")) for _ in range(3)]
@@ -112,23 +108,21 @@ def test_a_box_that_comes_onto_a_target_and_leaves_it_is_rewarded_and_charged(
     assert done and info["success"] and info["score"] == 1.0 and got == pytest.approx(last)
 
 
-def test_several_moves_are_one_step_that_says_a_refusal_and_shows_the_board_once(
-    corner: Callable[..., ToolEnv],
-) -> None:
+def test_several_moves_are_one_step_that_says_a_refusal_and_shows_the_board_once(corner):
     env = corner(max_calls=50)
     observation, _, _, _, info = env.step(act(*("up",) * 49, "left"))
     assert observation["text"] == f"You cannot go up: a wall.\nYou cannot go left: a wall.\n{CORNER.strip()}"
     assert info["metrics"]["moves"] == 50.0
 
 
-def test_a_level_that_is_lost_from_the_beginning_begins(level: Callable[..., ToolEnv]) -> None:
+def test_a_level_that_is_lost_from_the_beginning_begins(level):
     env = level("#####\n#$  #\n# @.#\n#####\n", end_on_deadlock=True)
     observation, info = env.reset(seed=0)
     assert observation["text"].startswith("#####") and observation["commands"] and info["metrics"]["deadlock"] == 1.0
     assert env.step(act("up"))[2]
 
 
-def test_moves_after_the_solution_are_not_made(level: Callable[..., ToolEnv]) -> None:
+def test_moves_after_the_solution_are_not_made(level):
     env = level("######\n#@$. #\n######\n", max_calls=9)
     observation, reward, done, _, info = env.step(act("right", "right", "right"))
     assert (reward, done, info["metrics"]["moves"], observation["commands"]) == (1.0, True, 1.0, ())
@@ -136,7 +130,7 @@ def test_moves_after_the_solution_are_not_made(level: Callable[..., ToolEnv]) ->
 
 
 @pytest.mark.parametrize("end", [False, True])
-def test_a_level_that_is_lost_is_known_and_ends_if_it_is_to(end: bool, corner: Callable[..., ToolEnv]) -> None:
+def test_a_level_that_is_lost_is_known_and_ends_if_it_is_to(end, corner):
     env = corner(end_on_deadlock=end)
     assert [env.step(act(direction))[4]["metrics"]["deadlock"] for direction in ("down", "right")] == [0.0, 0.0]
     observation, reward, done, _, info = env.step(act("down"))
@@ -145,7 +139,7 @@ def test_a_level_that_is_lost_is_known_and_ends_if_it_is_to(end: bool, corner: C
     assert observation["commands"] == (() if end else ("up", "left", "right"))
 
 
-def test_the_style_changes_the_text_alone() -> None:
+def test_the_style_changes_the_text_alone():
     envs = {style: SokobanEnv(style=style) for style in STYLES}
     seen: dict[str, list[Any]] = {}
     for style, env in envs.items():
@@ -167,13 +161,11 @@ def test_the_style_changes_the_text_alone() -> None:
     ("style", "second"), [("symbols", "#@$ .#"), ("ragen", "#PX_O#"), ("spaced", "# P X _ O #"),
                           ("tabbed", " # \t P \t X \t _ \t O \t # \t")],
 )  # fmt: skip
-def test_a_row_is_written_with_the_symbols_of_the_style(
-    style: str, second: str, corner: Callable[..., ToolEnv]
-) -> None:
+def test_a_row_is_written_with_the_symbols_of_the_style(style, second, corner):
     assert corner(style=style).observation["text"].split("\n")[1] == second
 
 
-def test_coordinates_say_all_that_the_board_shows(corner: Callable[..., ToolEnv]) -> None:
+def test_coordinates_say_all_that_the_board_shows(corner):
     observation = corner(style="coordinates").observation
     assert observation["text"] == (
         "Player: (1, 1)\nBoxes on targets: none\nOther boxes: (1, 2) (3, 2)\nFree targets: (1, 4) (3, 3)"
@@ -181,7 +173,7 @@ def test_coordinates_say_all_that_the_board_shows(corner: Callable[..., ToolEnv]
     assert "row 1: columns 1, 2, 3, 4\n" in observation["task"]
 
 
-def test_an_image_has_sixteen_pixels_a_cell_and_is_the_same_to_the_bit() -> None:
+def test_an_image_has_sixteen_pixels_a_cell_and_is_the_same_to_the_bit():
     env = SokobanEnv(render_mode="rgb_array")
     assert env.render() is None
     hashes = []
@@ -193,12 +185,12 @@ def test_an_image_has_sixteen_pixels_a_cell_and_is_the_same_to_the_bit() -> None
     assert hashes == ["27be440897bee2de", "0ec9b89639259d08"]
 
 
-def test_no_push_limit_is_too_high() -> None:
+def test_no_push_limit_is_too_high():
     env = SokobanEnv(source="generated", pushes=(2, 10**12))
     assert env.reset(seed=0)[1]["task_type"] == "boxes-2"
 
 
-def test_the_counts_on_the_page_are_those_of_the_task_sets(page: str) -> None:
+def test_the_counts_on_the_page_are_those_of_the_task_sets(page):
     tasks = load("builtin")[1]
     for boxes, word in (("1", "one box"), ("2", "two boxes")):
         counts = [sum(tasks.types[i] == f"boxes-{boxes}" for i in ids) for ids in tasks.splits.values()]
@@ -210,7 +202,7 @@ def test_the_counts_on_the_page_are_those_of_the_task_sets(page: str) -> None:
     )
 
 
-def test_moves_earn_what_gym_sokoban_pays_for_them(shared: Path) -> None:
+def test_moves_earn_what_gym_sokoban_pays_for_them(shared):
     report = compare(read_lines(shared / "golden-3" / "sokoban_rewards.jsonl"))
     assert not report.differences, report.text()
     assert report.counts["boards"] == report.counts["ends"] == 400
@@ -226,21 +218,21 @@ def games(player: Pusher, count: int) -> list[tuple[bool, int]]:
     return found
 
 
-def test_a_player_who_never_strays_is_the_expert() -> None:
+def test_a_player_who_never_strays_is_the_expert():
     env = SokobanEnv(split="test")
     for seed, (success, moves) in enumerate(games(Pusher(), 30)):
         env.reset(seed=seed)
         assert success and moves == len(SokobanExpert().moves(env.world))
 
 
-def test_who_strays_wins_less_and_plays_on_when_the_level_is_lost() -> None:
+def test_who_strays_wins_less_and_plays_on_when_the_level_is_lost():
     shares = [sum(won for won, _ in games(Pusher(**kind), 60)) for kind in ({"stray": 0.15}, {"stray": 0.5})]
     assert 60 > shares[0] > shares[1] > 0
     assert games(Pusher(rash=1.0), 60) != games(Pusher(stray=0.15), 60)
     assert all(moves == 15 for won, moves in games(Pusher(stray=0.5), 60) if not won)
 
 
-def test_a_player_with_no_way_to_go_moves_all_the_same(tmp_path: object) -> None:
+def test_a_player_with_no_way_to_go_moves_all_the_same(tmp_path):
     env = SokobanEnv()
     env.reset(seed=0)
     world = env.world
@@ -255,7 +247,7 @@ MOVE = (ToolCall("move", {"direction": "left"}),)
 BOARD = "######\n#@$ .#\n# *  #\n######"
 
 
-def test_text_alone_has_no_images_and_the_same_keys_as_ever() -> None:
+def test_text_alone_has_no_images_and_the_same_keys_as_ever():
     observation, _ = SokobanEnv().reset(seed=0)
     assert list(observation) == ["task", "text", "commands"]
     both, _ = SokobanEnv(observation="both").reset(seed=0)
@@ -264,7 +256,7 @@ def test_text_alone_has_no_images_and_the_same_keys_as_ever() -> None:
     assert "#" not in alone["text"] and alone["text"] == "The image shows the board."
 
 
-def test_every_cell_is_drawn_as_its_symbol_says() -> None:
+def test_every_cell_is_drawn_as_its_symbol_says():
     level = read_level(BOARD.split("\n"), "a test")
     whole = image(level, level.boxes, level.player)
     assert whole.shape == (4 * SIZE, 6 * SIZE, 3)
@@ -278,7 +270,7 @@ def test_every_cell_is_drawn_as_its_symbol_says() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_vectors_hand_on_images(workers: int) -> None:
+def test_vectors_hand_on_images(workers):
     factory = EnvFactory("Sokoban-v0", {"observation": "both"})
     alone, _ = gymnasium.make("Sokoban-v0", observation="both").reset(options={"task_id": "boxes-1/test#0"})
     vector = make_vector([factory], 1, workers, 60.0)
@@ -293,7 +285,7 @@ def test_vectors_hand_on_images(workers: int) -> None:
 
 
 @pytest.mark.parametrize("kind", [gymnasium.vector.SyncVectorEnv, gymnasium.vector.AsyncVectorEnv])
-def test_gymnasium_s_vectors_hand_on_images(kind: Any) -> None:
+def test_gymnasium_s_vectors_hand_on_images(kind):
     envs = kind([lambda: gymnasium.make("Sokoban-v0", observation="both")] * 2)
     try:
         observation, _ = envs.reset(seed=1)
@@ -307,7 +299,7 @@ def test_gymnasium_s_vectors_hand_on_images(kind: Any) -> None:
         envs.close()
 
 
-def test_the_space_contains_what_it_draws_and_nothing_else() -> None:
+def test_the_space_contains_what_it_draws_and_nothing_else():
     space = Images(seed=0)
     drawn = [space.sample() for _ in range(50)]
     assert all(map(space.contains, drawn)) and {len(images) for images in drawn} == {0, 1, 2}
@@ -317,14 +309,14 @@ def test_the_space_contains_what_it_draws_and_nothing_else() -> None:
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 2**32 - 1))
-def test_png_keeps_every_pixel(rows: int, columns: int, seed: int) -> None:
+def test_png_keeps_every_pixel(rows, columns, seed):
     noise = np.random.default_rng(seed).integers(0, 256, (rows, columns, 3), np.uint8)
     assert np.array_equal(from_png(as_png(noise)), noise)
     assert np.array_equal(from_png(as_png(noise[:, ::-1])), noise[:, ::-1])
 
 
 @given(st.binary(max_size=200), st.booleans(), st.integers(0, 2**16))
-def test_what_is_no_png_is_refused(data: bytes, begins: bool, cut: int) -> None:
+def test_what_is_no_png_is_refused(data, begins, cut):
     whole = as_png(np.zeros((4, 4, 3), np.uint8))
     for broken in (whole[: cut % (len(whole) - 20)], (whole[:33] if begins else b"") + data):
         with pytest.raises(DataError, match="no PNG"):
@@ -332,12 +324,12 @@ def test_what_is_no_png_is_refused(data: bytes, begins: bool, cut: int) -> None:
 
 
 @pytest.mark.parametrize(("image", "told"), [("*", "not in base64"), ("iVBO", "no PNG"), ("", "no PNG")])
-def test_an_answer_whose_image_cannot_be_read_is_refused(image: str, told: str) -> None:
+def test_an_answer_whose_image_cannot_be_read_is_refused(image, told):
     with pytest.raises(DataError, match=told):
         from_json("task", {"text": "", "commands": [], "images": [image]})
 
 
-def test_a_png_that_claims_more_pixels_than_allowed_is_refused() -> None:
+def test_a_png_that_claims_more_pixels_than_allowed_is_refused():
     from PIL import Image
 
     side, file = int(MOST_PIXELS**0.5) + 1, io.BytesIO()

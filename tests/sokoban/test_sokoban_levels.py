@@ -31,13 +31,13 @@ def folder(root: Path, **files: str) -> Path:
 
 
 @pytest.mark.slow
-def test_the_built_in_levels_and_their_manifest_are_what_the_code_makes() -> None:
+def test_the_built_in_levels_and_their_manifest_are_what_the_code_makes():
     files = module.builtin_files()
     assert {path.relative_to(BUILTIN).as_posix(): path.read_text() for path in BUILTIN.rglob("*.txt")} == files
     assert TaskSet.from_manifest(module.MANIFEST) == module.load("builtin")[1]
 
 
-def test_no_built_in_level_is_another_turned_or_mirrored_and_each_is_solved_within_the_horizon() -> None:
+def test_no_built_in_level_is_another_turned_or_mirrored_and_each_is_solved_within_the_horizon():
     levels, tasks = module.load("builtin")
     every = [levels.level(task_id) for task_id in tasks.types]
     assert len({level.canonical() for level in every}) == len(every) == 2 * sum(module.COUNTS.values())
@@ -64,7 +64,7 @@ def apart(*images: Images) -> bool:
     )  # fmt: skip
 
 
-def test_rooms_with_their_targets_are_in_one_split_alone_built_in_and_generated() -> None:
+def test_rooms_with_their_targets_are_in_one_split_alone_built_in_and_generated():
     builtin, tiny = rooms(LevelFolder(BUILTIN)), rooms(GeneratedLevels(LevelKind(5, 5, 2, (1, 9)), 3, 300))
     like_builtin = rooms(GeneratedLevels(LevelKind(6, 6, 1), 3, 500))
     assert all(tiny.values()) and len(tiny["train"]) < 240, "so small that many are alike"
@@ -72,9 +72,7 @@ def test_rooms_with_their_targets_are_in_one_split_alone_built_in_and_generated(
 
 
 @given(st.integers(0, 10**6), st.integers(1, 3), st.integers(1, 3), st.booleans())
-def test_share_and_canonical_rows_of_a_level_are_those_of_every_image_of_it(
-    seed: int, boxes: int, turns: int, mirror: bool
-) -> None:
+def test_share_and_canonical_rows_of_a_level_are_those_of_every_image_of_it(seed, boxes, turns, mirror):
     level, _ = generate(LevelKind(7, 6, boxes), Draw(f"{seed}"))
     rows = level.text().split("\n")
     for _ in range(turns):
@@ -85,13 +83,13 @@ def test_share_and_canonical_rows_of_a_level_are_those_of_every_image_of_it(
     assert image.canonical() == level.canonical()
 
 
-def test_an_id_is_the_same_level_however_many_there_are() -> None:
+def test_an_id_is_the_same_level_however_many_there_are():
     few, many = GeneratedLevels(LevelKind(), 0, 20), GeneratedLevels(LevelKind(), 0, 1000)
     assert few.version == many.version and set(few.listed) < set(many.listed)
     assert all(few.level(i) == many.level(i) and few.listed[i] == many.listed[i] for i in few.listed)
 
 
-def test_a_key_gives_this_level_for_ever() -> None:
+def test_a_key_gives_this_level_for_ever():
     assert generate(LevelKind(), Draw("fixed"))[0].text() == "######\n#+$. #\n#$ ###\n#    #\n# ## #\n######"
 
 
@@ -105,12 +103,12 @@ def test_a_key_gives_this_level_for_ever() -> None:
         ({"pushes": (4, 2)}, "fewest and the most pushes"),
     ],
 )
-def test_levels_that_cannot_be_are_refused(arguments: dict[str, int], said: str) -> None:
+def test_levels_that_cannot_be_are_refused(arguments, said):
     with pytest.raises(UsageError, match=said):
         LevelKind(**arguments)
 
 
-def test_levels_that_are_hardly_ever_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_levels_that_are_hardly_ever_are_given_up(monkeypatch):
     monkeypatch.setattr("envsuite.sokoban.generate._EFFORT", 10_000)
     with pytest.raises(UsageError, match=r"none of \d+ rooms of 5x4 cells with 1 boxes has .* 9 to 9 pushes; ask"):
         generate(LevelKind(5, 4, 1, (9, 9)), Draw("any"))
@@ -118,7 +116,7 @@ def test_levels_that_are_hardly_ever_are_given_up(monkeypatch: pytest.MonkeyPatc
         generate(LevelKind(5, 4, 1, (9, 9)), Draw("any"), range(50))
 
 
-def test_a_folder_of_level_files_is_read_as_boxoban_lays_it_out(tmp_path: Path) -> None:
+def test_a_folder_of_level_files_is_read_as_boxoban_lays_it_out(tmp_path):
     two = f"; 0\n{WON}\n; 1\n{WON.replace('@$. ', ' @$.')}"
     place = folder(tmp_path, unfiltered__train__000=two, unfiltered__valid__000=WON, hard__000=WON, medium__test_1=WON)
     levels = LevelFolder(place)
@@ -146,9 +144,7 @@ def test_a_folder_of_level_files_is_read_as_boxoban_lays_it_out(tmp_path: Path) 
         ("unfiltered/train", "000", "train", "train"),
     ],
 )
-def test_split_and_type_of_a_level_are_said_by_names_above_it(
-    folder: str, name: str, split: str, kind: str, tmp_path: Path
-) -> None:
+def test_split_and_type_of_a_level_are_said_by_names_above_it(folder, name, split, kind, tmp_path):
     path = tmp_path / folder / f"{name}.txt"
     path.parent.mkdir(parents=True)
     path.write_text(WON)
@@ -165,13 +161,13 @@ def test_split_and_type_of_a_level_are_said_by_names_above_it(
     ],
 )
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_titles_remarks_and_line_ends_of_other_collections_are_no_rows(text: str, end: str, tmp_path: Path) -> None:
+def test_titles_remarks_and_line_ends_of_other_collections_are_no_rows(text, end, tmp_path):
     (tmp_path / "collection.txt").write_bytes(text.replace("\n", end).encode())
     levels = LevelFolder(tmp_path)
     assert len(levels.listed) == 2 and levels.level("collection#1") == levels.level("collection#0")
 
 
-def test_a_damaged_level_is_named_and_left_out_and_the_others_are_played(tmp_path: Path) -> None:
+def test_a_damaged_level_is_named_and_left_out_and_the_others_are_played(tmp_path):
     levels = LevelFolder(folder(tmp_path, one=f"{WON}\n{WON.replace('@', ' ')}\n{WON}"))
     assert levels.level("one#2") == levels.level("one#0") and [*levels.listed] == ["one#0", "one#2"]
     assert len(levels.left_out) == 1 and "one.txt, level 1: the level has 0 players" in levels.left_out[0]
@@ -179,7 +175,7 @@ def test_a_damaged_level_is_named_and_left_out_and_the_others_are_played(tmp_pat
         levels.level("one#1")
 
 
-def test_files_that_change_or_cannot_be_read_are_named(tmp_path: Path) -> None:
+def test_files_that_change_or_cannot_be_read_are_named(tmp_path):
     (tmp_path / "folder.txt").mkdir()
     levels = LevelFolder(folder(tmp_path, short=f"{WON}\n{WON}"))
     (tmp_path / "short.txt").write_text(WON)
@@ -191,7 +187,7 @@ def test_files_that_change_or_cannot_be_read_are_named(tmp_path: Path) -> None:
         gone.level("away#0")
 
 
-def test_official_levels_are_played(shared: Path) -> None:
+def test_official_levels_are_played(shared):
     env = SokobanEnv(source=str(shared / "data" / "sokoban"), split="train", tasks=["medium"])
     assert len(env.tasks.ids("train")) == 1000
     observation, info = env.reset(options={"task_id": "medium/train_000#1"})

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -54,7 +53,7 @@ def _moves(plain: PlainSokoban, direction: str) -> bool:
 
 
 @pytest.mark.seconds
-def test_random_play_in_a_thousand_levels_of_boxoban_is_that_of_the_plain_world(shared: Path) -> None:
+def test_random_play_in_a_thousand_levels_of_boxoban_is_that_of_the_plain_world(shared):
     levels = boards(shared / "data" / "sokoban" / "unfiltered" / "valid_000.txt")
     assert len(levels) == 1000
     for number, level in enumerate(levels):
@@ -62,12 +61,12 @@ def test_random_play_in_a_thousand_levels_of_boxoban_is_that_of_the_plain_world(
 
 
 @given(SMALL, st.integers())
-def test_random_play_in_generated_levels_is_that_of_the_plain_world(level: Level, seed: int) -> None:
+def test_random_play_in_generated_levels_is_that_of_the_plain_world(level, seed):
     random_play(rows(level), seed, 40)
 
 
 @given(SMALL, st.lists(st.sampled_from(DIRECTIONS), max_size=40))
-def test_what_is_called_a_deadlock_cannot_be_solved(level: Level, moves: list[str]) -> None:
+def test_what_is_called_a_deadlock_cannot_be_solved(level, moves):
     world = play(level, moves)
     if world.is_deadlocked():
         assert fewest_pushes(rows(level, world)) is None
@@ -83,16 +82,16 @@ def test_what_is_called_a_deadlock_cannot_be_solved(level: Level, moves: list[st
         (OPEN, False),
     ],
 )
-def test_deadlocks(text: list[str], lost: bool) -> None:
+def test_deadlocks(text, lost):
     assert Sokoban(read_level(text, "a test")).is_deadlocked() == lost
 
 
 @given(SMALL)
-def test_a_level_is_read_as_it_is_written(level: Level) -> None:
+def test_a_level_is_read_as_it_is_written(level):
     assert read_level(rows(level), "a test") == level
 
 
-def test_spaces_at_the_end_of_a_row_and_what_is_outside_the_walls_do_not_matter() -> None:
+def test_spaces_at_the_end_of_a_row_and_what_is_outside_the_walls_do_not_matter():
     level = read_level(["  ####", "###  #", "#@$ .###", "#     #", "#######"], "a test")
     assert level.text().split("\n") == ["########", "###  ###", "#@$ .###", "#     ##", "########"]
 
@@ -115,13 +114,13 @@ def test_spaces_at_the_end_of_a_row_and_what_is_outside_the_walls_do_not_matter(
         (["#" * 65] * 64, "65x64 cells are more than 4096"),
     ],
 )
-def test_what_is_no_level_is_refused_with_the_reason_and_the_place(text: list[str], said: str) -> None:
+def test_what_is_no_level_is_refused_with_the_reason_and_the_place(text, said):
     with pytest.raises(DataError, match=rf"^levels.txt, level 3: .*{said}"):
         read_level(text, "levels.txt, level 3")
 
 
 @given(st.lists(st.text("# .$@*+x\u0663", max_size=9), max_size=9))
-def test_any_text_is_a_level_or_refused(text: list[str]) -> None:
+def test_any_text_is_a_level_or_refused(text):
     try:
         level = read_level(text, "a test")
     except DataError:
@@ -139,13 +138,13 @@ def pushes_of(level: Level, found: Solution) -> int:
 
 
 @given(st.integers(0, 10**6), st.integers(1, 3))
-def test_generated_levels_have_the_pushes_that_are_said_and_no_solution_has_fewer(seed: int, boxes: int) -> None:
+def test_generated_levels_have_the_pushes_that_are_said_and_no_solution_has_fewer(seed, boxes):
     level, pushes = generate(LevelKind(6, 5, boxes, (1, 30)), Draw(f"{seed}"))
     assert pushes_of(level, solve(level)) == pushes == fewest_pushes(level.text().split("\n"))
 
 
 @given(st.integers(0, 10**6), st.lists(st.sampled_from(DIRECTIONS), max_size=30))
-def test_what_the_solver_says_of_any_position_is_what_trying_all_says(seed: int, moves: list[str]) -> None:
+def test_what_the_solver_says_of_any_position_is_what_trying_all_says(seed, moves):
     level, _ = generate(LevelKind(5, 6, 2, (1, 30)), Draw(f"{seed}"))
     world = Sokoban(level)
     for direction in moves:
@@ -158,18 +157,18 @@ def test_what_the_solver_says_of_any_position_is_what_trying_all_says(seed: int,
 
 
 @given(st.integers(0, 10**6), st.sampled_from([1.5, 3.0, 10.0]))
-def test_a_greedy_search_needs_at_most_as_many_times_more_pushes(seed: int, greed: float) -> None:
+def test_a_greedy_search_needs_at_most_as_many_times_more_pushes(seed, greed):
     level, pushes = generate(LevelKind(7, 7, 3, (3, 30)), Draw(f"{seed}"))
     assert pushes <= pushes_of(level, solve(level, greed=greed)) <= greed * pushes
 
 
-def test_walks_between_pushes_are_the_shortest() -> None:
+def test_walks_between_pushes_are_the_shortest():
     level = read_level(["#######", "#@    #", "#   $.#", "#     #", "#######"], "a test")
     found = solve(level)
     assert found.moves is not None and (len(found.moves), found.pushes) == (4, 1)
 
 
-def test_a_solved_level_needs_no_moves_and_a_lost_one_has_none() -> None:
+def test_a_solved_level_needs_no_moves_and_a_lost_one_has_none():
     level = read_level(["######", "#@$. #", "######"], "a test")
     world = Sokoban(level)
     world.move("right")
@@ -178,13 +177,13 @@ def test_a_solved_level_needs_no_moves_and_a_lost_one_has_none() -> None:
     assert lost.moves is None and lost.complete
 
 
-def test_a_search_that_may_not_look_far_is_given_up() -> None:
+def test_a_search_that_may_not_look_far_is_given_up():
     level, _ = generate(LevelKind(8, 8, 3, (8, 30)), Draw("far"))
     found = solve(level, most=2)
     assert found.moves is None and not found.complete and found.states == 2
 
 
-def test_more_boxes_than_are_matched_are_solved_too() -> None:
+def test_more_boxes_than_are_matched_are_solved_too():
     rows = ["###########", "#@        #", "# $ $ $ $ #", "#         #", "# $ $ $   #", "#.......  #", "###########"]
     seven = read_level(rows, "a test")
     assert seven.boxes.bit_count() == 7 and not Sokoban(seven).is_deadlocked()
@@ -192,7 +191,7 @@ def test_more_boxes_than_are_matched_are_solved_too() -> None:
 
 
 @pytest.mark.parametrize("name", ["unfiltered/train_000.txt", "medium/train_000.txt"])
-def test_the_expert_solves_levels_of_boxoban(shared: Path, name: str) -> None:
+def test_the_expert_solves_levels_of_boxoban(shared, name):
     for text in boards(shared / "data" / "sokoban" / name)[:25]:
         world = Sokoban(read_level(text, name))
         for direction in SokobanExpert().moves(world):
@@ -200,7 +199,7 @@ def test_the_expert_solves_levels_of_boxoban(shared: Path, name: str) -> None:
         assert world.solved
 
 
-def test_the_expert_goes_on_from_any_state_and_says_when_it_is_lost() -> None:
+def test_the_expert_goes_on_from_any_state_and_says_when_it_is_lost():
     level, _ = generate(LevelKind(), Draw("any"))
     world, expert = Sokoban(level), SokobanExpert()
     plan = expert.moves(world)

@@ -23,7 +23,7 @@ def act(command: str) -> tuple[ToolCall, ...]:
     return (ToolCall("env_step", {"command": command}),)
 
 
-def test_a_reset_shows_the_recipes_needed_and_at_most_ten_others() -> None:
+def test_a_reset_shows_the_recipes_needed_and_at_most_ten_others():
     env = TextCraft()
     for task_id in env.tasks.ids("validation"):
         observation, _ = env.reset(options={"task_id": task_id})
@@ -35,7 +35,7 @@ def test_a_reset_shows_the_recipes_needed_and_at_most_ten_others() -> None:
         assert observation["text"] == "You are not carrying anything." and observation["commands"] == ()
 
 
-def test_a_variant_of_a_task_is_another_episode_of_the_same_goal() -> None:
+def test_a_variant_of_a_task_is_another_episode_of_the_same_goal():
     first, info = TextCraft().reset(options={"task_id": "cyan_banner"})
     variant, other = TextCraft().reset(options={"task_id": "cyan_banner#7"})
     assert variant["task"] != first["task"] and variant["task"].endswith("Goal: craft cyan banner.")
@@ -47,7 +47,7 @@ def test_a_variant_of_a_task_is_another_episode_of_the_same_goal() -> None:
 
 
 @pytest.mark.parametrize("show_inventory", [False, True])
-def test_the_state_key_tells_inventories_apart_and_not_their_orders(show_inventory: bool) -> None:
+def test_the_state_key_tells_inventories_apart_and_not_their_orders(show_inventory):
     env = TextCraft(show_inventory=show_inventory)
     keys = []
     for first, second in ((0, 1), (1, 0), (1, 1)):
@@ -58,7 +58,7 @@ def test_the_state_key_tells_inventories_apart_and_not_their_orders(show_invento
     assert keys[0] == keys[1] != keys[2]
 
 
-def test_the_state_key_tells_texts_and_stocks_apart_over_the_same_inventory() -> None:
+def test_the_state_key_tells_texts_and_stocks_apart_over_the_same_inventory():
     env = _limited(3)
     _, info = env.reset(seed=0)
     keys = {info["state_key"], *(env.step(act(command))[4]["state_key"] for command in ("dance", "sing", "inventory"))}
@@ -69,7 +69,7 @@ def test_the_state_key_tells_texts_and_stocks_apart_over_the_same_inventory() ->
     assert env.step(act("dance"))[4]["state_key"] not in keys
 
 
-def test_what_is_sampled_are_the_recipes_that_are_shown_their_ingredients_and_looks_at_the_inventory() -> None:
+def test_what_is_sampled_are_the_recipes_that_are_shown_their_ingredients_and_looks_at_the_inventory():
     env = TextCraft()
     env.action_space.seed(0)
     drawn = [env.action_space.sample()[0].arguments["command"] for _ in range(50)]
@@ -88,7 +88,7 @@ def test_what_is_sampled_are_the_recipes_that_are_shown_their_ingredients_and_lo
     assert 150 < len(crafted) < 250
 
 
-def test_snapshots_are_equal_only_if_the_inventory_is_in_the_same_order() -> None:
+def test_snapshots_are_equal_only_if_the_inventory_is_in_the_same_order():
     env, tokens, said = TextCraft(), [], []
     for first, second in (("get 1 oak log", "get 1 end stone"), ("get 1 end stone", "get 1 oak log")):
         env.reset(options={"task_id": "end_stone_brick_slab"})
@@ -99,7 +99,7 @@ def test_snapshots_are_equal_only_if_the_inventory_is_in_the_same_order() -> Non
     assert said[0] != said[1] and tokens[0] != tokens[1]
 
 
-def test_observations_end_with_the_inventory_on_demand() -> None:
+def test_observations_end_with_the_inventory_on_demand():
     plain, shown = TextCraft(), TextCraft(show_inventory=True)
     commands = ("get 1 oak logs", "get 2 bamboo", "craft 4 oak planks using 1 oak logs", "fly", "inventory")
     for env in (plain, shown):
@@ -128,7 +128,7 @@ def _limited(spare: int) -> TextCraft:
 
 
 @pytest.mark.parametrize("spare", [0, 2])
-def test_a_limited_stock_suffices_for_the_expert_and_is_in_every_observation(spare: int) -> None:
+def test_a_limited_stock_suffices_for_the_expert_and_is_in_every_observation(spare):
     env = _limited(spare)
     for task in env.tasks.ids("train"):
         assert "\nLeft to get: " in env.reset(options={"task_id": task})[0]["text"]
@@ -138,7 +138,7 @@ def test_a_limited_stock_suffices_for_the_expert_and_is_in_every_observation(spa
         assert turns[-1].info["success"]
 
 
-def test_nothing_more_can_be_got_than_is_left() -> None:
+def test_nothing_more_can_be_got_than_is_left():
     env = _limited(0)
     observation, _ = env.reset(options={"task_id": env.tasks.ids("train")[0]})
     first = observation["text"].splitlines()[-1].removeprefix("Left to get: ").split(", ")[0]
@@ -152,7 +152,7 @@ def test_nothing_more_can_be_got_than_is_left() -> None:
 
 
 @pytest.mark.parametrize("source", ["builtin", "generated"])
-def test_the_counts_on_the_page_are_those_of_the_task_sets(page: str, source: str) -> None:
+def test_the_counts_on_the_page_are_those_of_the_task_sets(page, source):
     tasks = load(source)[1]
     for split, ids in tasks.splits.items():
         depths = [sum(tasks.types[name] == f"depth-{depth}" for name in ids) for depth in (2, 3, 4)]
@@ -164,7 +164,7 @@ def env() -> TextCraft:
     return TextCraft(source="generated", book_seed=5, goals=400)
 
 
-def test_a_player_who_errs_plans_anew_until_it_succeeds(env: TextCraft) -> None:
+def test_a_player_who_errs_plans_anew_until_it_succeeds(env):
     failures = 0
     for task in env.tasks.ids("train"):
         turns = played(env, task, CraftPlanner(careless=0.3, hasty=0.1), 3000)
@@ -176,9 +176,7 @@ def test_a_player_who_errs_plans_anew_until_it_succeeds(env: TextCraft) -> None:
     assert failures > 100
 
 
-def test_who_is_rash_for_an_episode_says_nothing_and_fails_at_all_that_takes_more_than_one_craft(
-    env: TextCraft,
-) -> None:
+def test_who_is_rash_for_an_episode_says_nothing_and_fails_at_all_that_takes_more_than_one_craft(env):
     rash = 0
     for task in env.tasks.ids("train"):
         turns = played(env, task, CraftPlanner(rash=0.5), seed=f"0 {task}")
@@ -194,9 +192,7 @@ def test_who_is_rash_for_an_episode_says_nothing_and_fails_at_all_that_takes_mor
 
 
 @pytest.mark.parametrize("source", ["builtin", "generated"])
-def test_a_careful_player_solves_every_task_names_every_craft_with_its_times_and_gets_what_a_recipe_shows(
-    source: str,
-) -> None:
+def test_a_careful_player_solves_every_task_names_every_craft_with_its_times_and_gets_what_a_recipe_shows(source):
     env = TextCraft(source=source, goals=400)
     for task in env.tasks.ids("train"):
         observation, _ = env.reset(options={"task_id": task})
@@ -213,10 +209,10 @@ def test_a_careful_player_solves_every_task_names_every_craft_with_its_times_and
         assert {turn.argument.removeprefix("get ") for turn in turns if turn.argument.startswith("get ")} <= parts
 
 
-def test_labels_never_run_out() -> None:
+def test_labels_never_run_out():
     assert [label(n) for n in (0, 25, 26, 51, 52, 701, 702)] == ["A", "Z", "AA", "AZ", "BA", "ZZ", "AAA"]
 
 
-def test_a_goal_that_nothing_makes_is_refused() -> None:
+def test_a_goal_that_nothing_makes_is_refused():
     with pytest.raises(UsageError, match="oak logs"):
         outline(TextCraft().book, "minecraft:oak_logs")

@@ -33,7 +33,7 @@ def texts(book: RecipeBook) -> set[str]:
     return {recipe.text for ways in book.recipes.values() for recipe in ways}
 
 
-def test_the_builtin_book_says_planks_where_any_planks_will_do() -> None:
+def test_the_builtin_book_says_planks_where_any_planks_will_do():
     shown = texts(builtin_book())
     assert {
         "craft 4 stick using 2 planks",
@@ -43,7 +43,7 @@ def test_the_builtin_book_says_planks_where_any_planks_will_do() -> None:
     assert {"craft 1 campfire using 3 stick, 1 coals, 3 logs", "craft 1 red bed using 1 white bed, 1 red dye"} <= shown
 
 
-def test_the_builtin_book_is_nearly_the_official_one(shared: Path) -> None:
+def test_the_builtin_book_is_nearly_the_official_one(shared):
     ours, official = builtin_book(), folder_book(shared / "data" / "textcraft" / "recipes")
     assert official.recipes.keys() < ours.recipes.keys()
     assert len(ours.recipes) - len(official.recipes) == 3
@@ -51,7 +51,7 @@ def test_the_builtin_book_is_nearly_the_official_one(shared: Path) -> None:
     assert len(differing) <= 5, differing
 
 
-def test_recipes_of_every_combination_fold_into_one_and_those_from_one_ingredient_only_if_they_are_a_family() -> None:
+def test_recipes_of_every_combination_fold_into_one_and_those_from_one_ingredient_only_if_they_are_a_family():
     variants = [(1, {"stick": 3, coal: 1, log: 2}) for log in ("oak", "elm", "fir") for coal in ("coal", "charcoal")]
     families = {frozenset({"oak", "elm", "fir"}): "logs"}
     assert fold(variants, families) == [(1, {"stick": 3, "coal": 1, "logs": 2})]
@@ -61,7 +61,7 @@ def test_recipes_of_every_combination_fold_into_one_and_those_from_one_ingredien
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_generated_book_has_the_goals_asked_for_no_deeper_than_asked(seed: int) -> None:
+def test_a_generated_book_has_the_goals_asked_for_no_deeper_than_asked(seed):
     for goals, deepest in ((1, 2), (40, 3), (300, 4)):
         book = generated_book(seed, goals, deepest)
         deep = [depth for depth in book.depth.values() if depth >= 2]
@@ -69,7 +69,7 @@ def test_a_generated_book_has_the_goals_asked_for_no_deeper_than_asked(seed: int
         assert len(book.depth) == len(book.recipes), "every item can be made"
 
 
-def test_generated_names_are_new_and_of_known_words() -> None:
+def test_generated_names_are_new_and_of_known_words():
     book = generated_book(7, 1000)
     words = set(vocabulary())
     for item in book.recipes:
@@ -80,7 +80,7 @@ def test_generated_names_are_new_and_of_known_words() -> None:
     assert len(everything) == len(book.recipes) + len(book.base) + len(book.families)
 
 
-def test_generated_books_have_the_depths_and_families_of_minecrafts() -> None:
+def test_generated_books_have_the_depths_and_families_of_minecrafts():
     ours, real = generated_book(3, 2000), builtin_book()
     for depth, slack in ((2, 0.12), (3, 0.12), (4, 0.08)):
         shares = [
@@ -91,7 +91,7 @@ def test_generated_books_have_the_depths_and_families_of_minecrafts() -> None:
     assert any(i.family for ways in ours.recipes.values() for recipe in ways for i in recipe.inputs)
 
 
-def test_generated_names_share_words_with_their_ingredients_about_as_often_as_minecrafts() -> None:
+def test_generated_names_share_words_with_their_ingredients_about_as_often_as_minecrafts():
     def share(book: RecipeBook) -> float:
         ways = [recipe for found in book.recipes.values() for recipe in found]
         alike = [any(set(plain(recipe.output)) & set(plain(i.name)) for i in recipe.inputs) for recipe in ways]
@@ -103,20 +103,18 @@ def test_generated_names_share_words_with_their_ingredients_about_as_often_as_mi
     assert abs(share(generated_book(3, 2000)) - share(builtin_book())) < 0.06
 
 
-def test_a_generated_book_needs_a_goal() -> None:
+def test_a_generated_book_needs_a_goal():
     with pytest.raises(UsageError, match="goals >= 1"):
         generated_book(0, 0)
 
 
-def test_draws_depend_on_nothing_but_the_key() -> None:
+def test_draws_depend_on_nothing_but_the_key():
     draw = Draw("a key")
     assert [draw.below(1000) for _ in range(4)] == [828, 534, 795, 433]
     assert draw.sample("abcdef", 3) == ["e", "f", "c"]
 
 
-def test_of_a_folder_the_crafting_recipes_are_read_whose_shapes_count_the_cells_of_each_ingredient(
-    tmp_path: Path,
-) -> None:
+def test_of_a_folder_the_crafting_recipes_are_read_whose_shapes_count_the_cells_of_each_ingredient(tmp_path):
     smelting = {"type": "minecraft:smelting", "ingredient": {"item": "minecraft:log"}, "result": "minecraft:charcoal"}
     key = {"#": {"item": "minecraft:oak_planks"}, "X": {"item": "minecraft:stick"}}
     shaped = {"type": "minecraft:crafting_shaped", "pattern": ["###", "###", " X "], "key": key}
@@ -128,9 +126,7 @@ def test_of_a_folder_the_crafting_recipes_are_read_whose_shapes_count_the_cells_
 
 
 @pytest.mark.parametrize("inner", ["", "recipes"])
-def test_official_data_is_found_in_the_data_folder_or_its_folder_recipes(
-    inner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_official_data_is_found_in_the_data_folder_or_its_folder_recipes(inner, tmp_path, monkeypatch):
     (tmp_path / "textcraft" / inner).mkdir(parents=True)
     bowl = {
         "type": "minecraft:crafting_shapeless",
@@ -155,18 +151,18 @@ def test_official_data_is_found_in_the_data_folder_or_its_folder_recipes(
         '{"type": "minecraft:crafting_shapeless", "ingredients": [{"item": "minecraft:b"}], "result": {"id": "a"}}',
     ],
 )
-def test_a_corrupt_recipe_is_named(tmp_path: Path, body: str) -> None:
+def test_a_corrupt_recipe_is_named(tmp_path, body):
     with pytest.raises(DataError, match=r"broken\.json"):
         folder_book(write(tmp_path, planks=OAK_PLANKS, broken=body))
 
 
-def test_a_missing_package_is_answered_with_the_command_that_mends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_answered_with_the_command_that_mends_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "minecraft_data", None)
     with pytest.raises(MissingExtra, match=r"pip install 'envsuite\[textcraft\]'"):
         source._minecraft("items.json")
 
 
-def test_a_folder_that_is_missing_or_has_no_recipes_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_is_missing_or_has_no_recipes_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
     for source_, said in (
         (str(tmp_path), r"no crafting recipe among 0 \.json files; source= must name"),
@@ -177,9 +173,7 @@ def test_a_folder_that_is_missing_or_has_no_recipes_is_named(tmp_path: Path, mon
             load(source_)
 
 
-def test_the_command_compares_the_published_manifest_with_the_code_or_writes_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_the_command_compares_the_published_manifest_with_the_code_or_writes_it(monkeypatch, capsys, tmp_path):
     def said(*arguments: str) -> tuple[int | str | None, str]:
         monkeypatch.setattr("sys.argv", ["tasks", *arguments])
         with pytest.raises(SystemExit) as ended:
@@ -197,9 +191,7 @@ def test_the_command_compares_the_published_manifest_with_the_code_or_writes_it(
 @pytest.mark.parametrize(
     ("source", "arguments"), [("builtin", {}), ("generated", {"book_seed": 5, "goals": 500}), ("official", {})]
 )
-def test_every_goal_of_depth_two_and_more_is_a_task_that_the_expert_solves(
-    source: str, arguments: dict[str, int], request: pytest.FixtureRequest
-) -> None:
+def test_every_goal_of_depth_two_and_more_is_a_task_that_the_expert_solves(source, arguments, request):
     if source == "official":
         source = str(request.getfixturevalue("shared") / "data" / "textcraft" / "recipes")
     book, tasks = load(source, **arguments)
@@ -220,7 +212,7 @@ def test_every_goal_of_depth_two_and_more_is_a_task_that_the_expert_solves(
         assert result.done
 
 
-def test_a_plan_uses_what_is_carried_or_the_member_of_a_family_and_there_is_none_of_what_cannot_be_made() -> None:
+def test_a_plan_uses_what_is_carried_or_the_member_of_a_family_and_there_is_none_of_what_cannot_be_made():
     book, _ = load("builtin")
     full = plan(book, "minecraft:oak_sign")
     assert full[-1].startswith("craft 3 oak sign using 6 oak planks, 1 stick")
@@ -241,7 +233,7 @@ def planned(*recipes: CraftRecipe, goal: str = "goal") -> list[str]:
     return plan(RecipeBook("small", recipes), NAMESPACE + goal)
 
 
-def test_of_two_recipes_the_one_of_fewer_commands_is_taken() -> None:
+def test_of_two_recipes_the_one_of_fewer_commands_is_taken():
     single, by_three, by_eight = made("nail", 1, ("wire", 1)), made("nail", 3, ("ore", 1)), made("nail", 8, ("iron", 1))
     goal = made("goal", 1, ("nail", 8))
     for ways in ((single, by_three, by_eight), (by_eight, by_three, single)):
@@ -260,7 +252,7 @@ def test_of_two_recipes_the_one_of_fewer_commands_is_taken() -> None:
     ]
 
 
-def test_the_cheapest_member_stands_for_a_family_and_one_that_cannot_be_made_never() -> None:
+def test_the_cheapest_member_stands_for_a_family_and_one_that_cannot_be_made_never():
     goal = made("goal", 1, ("#plank", 2))
     oak, elm = made("oak", 2, ("log", 1), group="plank"), made("elm", 1, ("log", 1), group="plank")
     for order in ((oak, elm), (elm, oak)):
@@ -272,7 +264,7 @@ def test_the_cheapest_member_stands_for_a_family_and_one_that_cannot_be_made_nev
     assert planned(goal, elm, *found) == ["get 2 cork", "craft 1 goal using 2 cork"]
 
 
-def test_what_is_kept_for_one_ingredient_does_not_stand_for_another() -> None:
+def test_what_is_kept_for_one_ingredient_does_not_stand_for_another():
     oak, elm = made("oak", 1, ("log", 1), ("axe", 1), group="plank"), made("elm", 1, ("log", 1), group="plank")
     book = RecipeBook("small", [oak, elm, made("goal", 1, ("oak", 2), ("#plank", 1))])
     for held, wanted in (
@@ -284,7 +276,7 @@ def test_what_is_kept_for_one_ingredient_does_not_stand_for_another() -> None:
         assert [world.do(command).ok for command in wanted] == [True] * len(wanted)
 
 
-def test_a_part_that_two_recipes_need_is_kept_for_both() -> None:
+def test_a_part_that_two_recipes_need_is_kept_for_both():
     recipes = (
         made("goal", 1, ("rod", 1), ("pair", 1), ("rod_2", 1)),
         made("rod", 1, ("stick", 2)),
@@ -301,7 +293,7 @@ def test_a_part_that_two_recipes_need_is_kept_for_both() -> None:
     }  # fmt: skip
 
 
-def test_a_recipe_that_no_command_can_name_is_in_no_plan() -> None:
+def test_a_recipe_that_no_command_can_name_is_in_no_plan():
     elm = made("elm", 1, ("log", 1), group="plank")
     assert planned(elm, made("goal", 1, ("plank", 1))) == [], "an item of a family's name: the name means the family"
     assert planned(elm, made("plank", 1, ("log", 1)), made("goal", 1, ("plank", 1))) == []
@@ -309,7 +301,7 @@ def test_a_recipe_that_no_command_can_name_is_in_no_plan() -> None:
     assert planned(made("goal", 1, ("log", 0)), made("goal", 1, ("log", 3)))[0] == "get 3 log"
 
 
-def test_goals_are_numbered_by_depth_and_then_in_the_order_of_the_book(shared: Path) -> None:
+def test_goals_are_numbered_by_depth_and_then_in_the_order_of_the_book(shared):
     book, _ = load(str(shared / "data" / "textcraft"))
     assert set(book.by_depth) == set(book.recipes), "every item with a recipe has a number"
     order = sorted(book.by_depth, key=lambda item: book.by_depth[item])

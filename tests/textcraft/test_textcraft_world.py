@@ -75,7 +75,7 @@ def play(commands: list[str], goal: str = "minecraft:oak_sign") -> list[str]:
         ("craft 1 x\n using 1 y", "Could not execute craft 1 x\n using 1 y"),
     ],
 )
-def test_an_empty_handed_player_is_answered_in_the_words_of_the_original(command: str, text: str) -> None:
+def test_an_empty_handed_player_is_answered_in_the_words_of_the_original(command, text):
     assert play([command]) == [text]
 
 
@@ -104,14 +104,12 @@ BIRCH = ["get 3 birch log", "craft 4 birch planks using 1 birch log"]
         (BIRCH, "craft 4 birch planks using 1 birch log, 1 birch log", no_recipe("birch_planks", 4)),
     ],
 )
-def test_the_exact_ingredients_of_a_recipe_craft_in_any_order_and_members_for_their_family(
-    start: list[str], command: str, text: str
-) -> None:
+def test_the_exact_ingredients_of_a_recipe_craft_in_any_order_and_members_for_their_family(start, command, text):
     assert play([*start, command])[-1] == text
 
 
 @pytest.mark.parametrize("given", ["1 stone, 2 stone", "2 stone, 1 stone"])
-def test_an_item_that_a_recipe_lists_twice_must_be_there_for_both(given: str) -> None:
+def test_an_item_that_a_recipe_lists_twice_must_be_there_for_both(given):
     assert play(["get 2 stone", f"craft 1 pair using {given}", "inventory", "get 1 stone"])[1:3] == [
         "Could not find enough items to craft minecraft:pair",
         "Inventory: [stone] (2) ",
@@ -124,7 +122,7 @@ def test_an_item_that_a_recipe_lists_twice_must_be_there_for_both(given: str) ->
     ]
 
 
-def test_an_item_that_a_recipe_names_is_not_spent_on_a_family_that_others_can_stand_for() -> None:
+def test_an_item_that_a_recipe_names_is_not_spent_on_a_family_that_others_can_stand_for():
     planks = [recipe(f"{wood}_planks", 1, item(f"{wood}_log"), group="planks") for wood in ("oak", "birch")]
     book = RecipeBook("crate", [*planks, recipe("crate", 1, family("planks"), item("oak_planks"))])
     for order in ("1 oak planks, 1 birch planks", "1 birch planks, 1 oak planks"):
@@ -142,7 +140,7 @@ RECIPES = st.builds(
 
 
 @given(st.lists(RECIPES, max_size=12))
-def test_no_item_of_a_book_is_made_of_itself_and_no_recipe_is_dropped_in_vain(recipes: list[CraftRecipe]) -> None:
+def test_no_item_of_a_book_is_made_of_itself_and_no_recipe_is_dropped_in_vain(recipes):
     book = RecipeBook("any", recipes)
     kept = [way for ways in book.recipes.values() for way in ways]
     made_of: dict[str, set[str]] = {}
@@ -156,14 +154,14 @@ def test_no_item_of_a_book_is_made_of_itself_and_no_recipe_is_dropped_in_vain(re
             made_of.setdefault(each.output, set()).update(i.name for i in each.inputs)
 
 
-def test_numbers_too_long_for_python_are_refused() -> None:
+def test_numbers_too_long_for_python_are_refused():
     digits = "9" * 5000
     assert not Crafting(BOOK, "").do(f"get {digits} stone").ok
     assert not Crafting(BOOK, "").do(f"craft {digits} stick using 1 stone").ok
     assert not Crafting(BOOK, "").do(f"craft stick using {digits} stone").ok
 
 
-def test_the_rules_of_the_book_hold() -> None:
+def test_the_rules_of_the_book_hold():
     assert BOOK.families == {"minecraft:planks", "minecraft:sign"}
     assert "minecraft:oak_logs" in BOOK.base, "a family that nothing provides is a base item"
     assert "minecraft:nugget" not in BOOK.recipes, "a recipe from one block is dropped"
@@ -195,7 +193,7 @@ COMMANDS = st.one_of(
 
 
 @given(st.lists(COMMANDS, max_size=30))
-def test_no_command_raises_and_a_refused_one_changes_nothing(commands: list[str]) -> None:
+def test_no_command_raises_and_a_refused_one_changes_nothing(commands):
     world = Crafting(BOOK, "minecraft:oak_sign")
     for command in commands:
         before = list(world.inventory.items())
@@ -210,7 +208,7 @@ def recordings(shared: Path) -> tuple[Path, Path]:
     return shared / "data" / "textcraft" / "recipes", shared / "golden" / "textcraft"
 
 
-def test_the_world_equals_the_original_on_every_recorded_step(recordings: tuple[Path, Path]) -> None:
+def test_the_world_equals_the_original_on_every_recorded_step(recordings):
     recipes, golden = recordings
     report = compare(recipes, [golden / "episodes_a.json"], golden / "tree.json", TextCraft)
     assert not report.differences, report.text()
@@ -218,9 +216,7 @@ def test_the_world_equals_the_original_on_every_recorded_step(recordings: tuple[
     assert report.counts["steps of the world"] == report.counts["steps of the environment"] == 1755
 
 
-def test_a_difference_is_found_listed_and_told_by_the_exit_status(
-    recordings: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_difference_is_found_listed_and_told_by_the_exit_status(recordings, tmp_path, capsys):
     recipes, golden = recordings
     episodes = json.loads((golden / "episodes_a.json").read_text())[:2]
     episodes[0]["steps"][1]["obs"] = "something else"

@@ -69,7 +69,7 @@ def process_of(vector: Vector, worker: int) -> tuple[int, str]:
     return ray.get(where)  # type: ignore[no-any-return]
 
 
-def test_episodes_in_actors_are_those_of_workers_here_and_the_actors_are_spread(cluster: Any) -> None:
+def test_episodes_in_actors_are_those_of_workers_here_and_the_actors_are_spread(cluster):
     craft = [EnvFactory("TextCraft-v0", {"max_episode_steps": 5})]
     with make_vector(craft, 5, 2) as vector:
         expected = played(vector)
@@ -82,7 +82,7 @@ def test_episodes_in_actors_are_those_of_workers_here_and_the_actors_are_spread(
         assert len(vector.tools(0)) == 1 and vector.max_calls(0) == 1
 
 
-def test_an_actor_that_is_killed_costs_its_own_episodes_and_another_takes_its_place(cluster: Any) -> None:
+def test_an_actor_that_is_killed_costs_its_own_episodes_and_another_takes_its_place(cluster):
     with make_vector([ROUGH], 4, 2, ray={}) as vector:
         reset_all(vector, task_id="a")
         pid, _ = process_of(vector, 0)
@@ -95,7 +95,7 @@ def test_an_actor_that_is_killed_costs_its_own_episodes_and_another_takes_its_pl
         assert one(vector, 2, lambda: vector.reset(2, 0, task_id="b")).error is None
 
 
-def test_a_call_that_hangs_ends_its_actor_at_the_deadline(cluster: Any) -> None:
+def test_a_call_that_hangs_ends_its_actor_at_the_deadline(cluster):
     with make_vector([ROUGH], 2, 2, deadline=60.0, ray={}) as vector:
         reset_all(vector, task_id="a")
         vector.deadline = 2.0  # type: ignore[attr-defined]
@@ -106,7 +106,7 @@ def test_a_call_that_hangs_ends_its_actor_at_the_deadline(cluster: Any) -> None:
         assert one(vector, 1, lambda: vector.step(1, do("go"))).error is None
 
 
-def test_actors_run_where_their_resources_are(cluster: Any) -> None:
+def test_actors_run_where_their_resources_are(cluster):
     (node,) = [node["NodeID"] for node in ray.nodes() if node["Resources"].get("worlds")]
     options = {"num_cpus": 0.5, "resources": {"worlds": 1}}
     with make_vector([EnvFactory("TextCraft-v0")], 2, 2, ray=options) as vector:
@@ -122,12 +122,12 @@ def test_actors_run_where_their_resources_are(cluster: Any) -> None:
     ],
     ids=["environment", "option"],
 )
-def test_what_cannot_work_is_said(cluster: Any, factory: EnvFactory, options: dict[str, Any], said: str) -> None:
+def test_what_cannot_work_is_said(cluster, factory, options, said):
     with pytest.raises(UsageError, match=said):
         make_vector([factory], 2, 1, ray=options)
 
 
-def test_a_run_with_actors_is_the_run_with_workers_but_for_rounding(cluster: Any, tmp_path: Path) -> None:
+def test_a_run_with_actors_is_the_run_with_workers_but_for_rounding(cluster, tmp_path):
     """What is computed together depends on when environments answer, with workers too."""
     from tiny_runs import save_model, train, write_settings
 

@@ -57,7 +57,7 @@ def _action(env_id: str, where: str, kind: str) -> tuple[ToolCall, ...]:
 
 
 @pytest.mark.parametrize("env_id", KINDS)
-def test_a_failure_ends_its_own_episode_and_is_told(run: Any, env_id: str) -> None:
+def test_a_failure_ends_its_own_episode_and_is_told(run, env_id):
     with run(env_id) as vector:
         for where in ("reward", "tool", "key") if env_id == "broken.py" else ("reward",):
             for kind, (_, told) in FAILURES.items():
@@ -76,7 +76,7 @@ def test_a_failure_ends_its_own_episode_and_is_told(run: Any, env_id: str) -> No
                 assert "\ud83d" not in repr(other)
 
 
-def test_a_refusal_of_a_tool_stays_an_invalid_action(run: Any) -> None:
+def test_a_refusal_of_a_tool_stays_an_invalid_action(run):
     with run("broken.py") as vector:
         reset_all(vector)
         vector.step(0, _action("broken.py", "tool", "json"))
@@ -84,7 +84,7 @@ def test_a_refusal_of_a_tool_stays_an_invalid_action(run: Any) -> None:
         assert info and not info["valid"] and "Expecting property name" in str(info["error"])
 
 
-def test_an_end_of_openenv_without_a_verdict_is_no_zero() -> None:
+def test_an_end_of_openenv_without_a_verdict_is_no_zero():
     env: Any = OpenEnv.__new__(OpenEnv)
     env._total = 0.0
     seen = {"text": "", "error": "verifier wrote no verdict"}
@@ -112,7 +112,7 @@ def test_an_end_of_openenv_without_a_verdict_is_no_zero() -> None:
         ({"anyOf": [{"$ref": "#/$defs/nobody"}, {"type": "number"}]}, 1.0, 1.0),
     ],
 )
-def test_whole_floats_arrive_as_the_integers_of_the_schema(form: Any, given: Any, arrives: Any) -> None:
+def test_whole_floats_arrive_as_the_integers_of_the_schema(form, given, arrives):
     nested = {"type": "array", "items": {"anyOf": [{"type": "integer"}, {"$ref": "#/$defs/a~1b"}]}}
     parts = {"count": {"type": "integer"}, "a/b": nested, "nobody": {"$ref": "#/$defs/nobody"}}
     tool = Tool("t", "", {"type": "object", "properties": {"n": form}, "$defs": parts})
@@ -121,6 +121,6 @@ def test_whole_floats_arrive_as_the_integers_of_the_schema(form: Any, given: Any
     assert repr(call.arguments["n"]) == repr(arrives)
 
 
-def test_a_text_is_repaired_and_a_reason_is_one_line() -> None:
+def test_a_text_is_repaired_and_a_reason_is_one_line():
     assert text("a\ud83d\ude00b\ude00") == "a\U0001f600b\ufffd" and text("ü") == "ü"
     assert reason(ValueError("x\ny \ud83d" + "z" * 999)).startswith("ValueError: x y \ufffdzz")

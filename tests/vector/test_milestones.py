@@ -57,7 +57,7 @@ def command(text: str) -> tuple[ToolCall, ...]:
     return (ToolCall("env_step", {"command": text}),)
 
 
-def test_goods_are_what_the_expert_crafts_in_any_order() -> None:
+def test_goods_are_what_the_expert_crafts_in_any_order():
     env = factory("TextCraft-v0").make()
     inner: Any = env.unwrapped
     for task in tasks(env):
@@ -97,9 +97,7 @@ TAKE, USE = "take mug 1 from desk 1", "use desklamp 1"
         ("sing", (TAKE,), "", [0]),
     ],
 )
-def test_alfworlds_objects_count_by_their_type_and_a_second_one_must_be_another(
-    task: str, commands: tuple[str, ...], wins: str, expected: list[int]
-) -> None:
+def test_alfworlds_objects_count_by_their_type_and_a_second_one_must_be_another(task, commands, wins, expected):
     env = Mock(spec=ToolEnv, tasks=Mock(env_id="ALFWorld-v0"), observation={"task": f"Your task is to: {task}."})
     env.unwrapped = env
     found = milestones_of("ALFWorld-v0")(env)
@@ -107,7 +105,7 @@ def test_alfworlds_objects_count_by_their_type_and_a_second_one_must_be_another(
     assert [found.count_reached(command(text), info) for text, info in zip(commands, told, strict=True)] == expected
 
 
-def test_webshops_milestones_are_the_targets_and_come_in_order() -> None:
+def test_webshops_milestones_are_the_targets_and_come_in_order():
     env = factory("WebShop-v0").make()
     inner: Any = env.unwrapped
     bought = 0
@@ -129,7 +127,7 @@ def test_webshops_milestones_are_the_targets_and_come_in_order() -> None:
     env.close()
 
 
-def test_boxes_count_when_more_are_on_targets_than_ever() -> None:
+def test_boxes_count_when_more_are_on_targets_than_ever():
     env = MilestoneFactory("Sokoban-v0", {**GENERATED["Sokoban-v0"], "max_calls": 50}).make()
     inner: Any = env.unwrapped
     for task in tasks(env):
@@ -139,7 +137,7 @@ def test_boxes_count_when_more_are_on_targets_than_ever() -> None:
         assert info["success"] and info["metrics"][TOTAL] == boxes - before
 
 
-def test_a_box_that_comes_back_to_a_target_counts_once() -> None:
+def test_a_box_that_comes_back_to_a_target_counts_once():
     env = factory("Sokoban-v0").make()
     env.reset(options={"task_id": tasks(env)[0]})
     inner: Any = env.unwrapped
@@ -151,19 +149,19 @@ def test_a_box_that_comes_back_to_a_target_counts_once() -> None:
 
 
 @pytest.mark.parametrize("similarity", [None, 0.95])
-def test_only_the_ratio_takes_neighbours_for_each_other(similarity: float | None) -> None:
+def test_only_the_ratio_takes_neighbours_for_each_other(similarity):
     listed = ActionMilestones([command("go to cabinet 11"), command("open cabinet 11")], similarity)
     done = [listed.count_reached(command(text), {"valid": True}) for text in ("go to cabinet 1", "open cabinet 11")]
     assert done == ([0, 0] if similarity is None else [1, 1])
 
 
-def test_listed_actions_count_in_their_order_once_and_only_where_they_are_valid() -> None:
+def test_listed_actions_count_in_their_order_once_and_only_where_they_are_valid():
     listed = ActionMilestones([command("a"), command("b"), command("a")])
     said = [("b", True), ("a", False), ("a", True), ("a", True), ("b", True), ("a", True), ("a", True)]
     assert [listed.count_reached(command(text), {"valid": valid}) for text, valid in said] == [0, 0, 1, 0, 1, 1, 0]
 
 
-def test_a_task_that_its_expert_does_not_solve_has_no_milestone_and_is_counted() -> None:
+def test_a_task_that_its_expert_does_not_solve_has_no_milestone_and_is_counted():
     short = MilestoneFactory("TextCraft-v0", {"max_episode_steps": 1}, of="expert")
     env = short.make()
     deep = next(task for task in tasks(env) if "2" in env.unwrapped.tasks.types[task])  # type: ignore[attr-defined]
@@ -172,7 +170,7 @@ def test_a_task_that_its_expert_does_not_solve_has_no_milestone_and_is_counted()
     assert info["metrics"][UNGUIDED] == 1.0 and info["metrics"][TOTAL] == 0.0 and not info[REACHED]
 
 
-def test_what_has_no_milestones_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_has_no_milestones_is_refused_by_name(monkeypatch):
     monkeypatch.setitem(ENVIRONMENTS, "Bare-v0", EnvSpec("Bare-v0", "nowhere:Bare", 5))
     there: dict[str, Any] = {"url": "http://127.0.0.1:1"}
     for env_id, kwargs, of, error, message in (
@@ -188,7 +186,7 @@ def test_what_has_no_milestones_is_refused_by_name(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_vector_plays_two_of_one_id_each_with_its_own_tasks(workers: int) -> None:
+def test_a_vector_plays_two_of_one_id_each_with_its_own_tasks(workers):
     made = [MilestoneFactory("TextCraft-v0", {"source": source}) for source in ("builtin", "generated")]
     first = [tasks(one.make())[0] for one in made]
     with make_vector(made, 2, workers) as vector:

@@ -1,7 +1,5 @@
 """Settings of actors, and what is said where there is no Ray."""
 
-from __future__ import annotations
-
 import gc
 import importlib.util
 import os
@@ -232,11 +230,11 @@ def test_an_episode_that_was_lost_between_calls_is_told_once_and_a_reset_forgets
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed here")
-def test_actors_without_ray_are_refused_with_what_to_install() -> None:
+def test_actors_without_ray_are_refused_with_what_to_install():
     with pytest.raises(MissingExtra, match=r"pip install 'envsuite\[ray\]'"):
         make_vector([EnvFactory("TextCraft-v0")], 2, 1, ray={})
 
 
-def test_actors_need_a_number_of_workers() -> None:
+def test_actors_need_a_number_of_workers():
     with pytest.raises(ConfigError, match=r"rollout\.workers is 0; set their number"):
         RolloutConfig(ray={})

@@ -3,7 +3,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 from browsing import TASK, Browser, Page, client
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 from shop_files import MARKUP
 
 from envsuite.core.tools import ToolCall
-from envsuite.webshop.catalogue import Catalogue
 from envsuite.webshop.env import WebShop
 from envsuite.webshop.goals import ShoppingGoal
 from envsuite.webshop.page.customers import Customers
@@ -78,9 +76,7 @@ ACTIONS = st.one_of(
 @example([*WAY], TASK)
 @given(st.lists(ACTIONS, max_size=12), st.sampled_from([TASK, "B000000005/synthetic-2", "B000000003/synthetic-0"]))
 @settings(max_examples=30)
-def test_whatever_is_done_page_and_environment_go_on_alike(
-    shop_path: Path, actions: list[tuple[str, str | int]], task: str
-) -> None:
+def test_whatever_is_done_page_and_environment_go_on_alike(shop_path, actions, task):
     env = WebShop(source=str(shop_path), split="dev")
     env.reset(options={"task_id": task})
     browser = Browser(client(shop_path, task))
@@ -101,7 +97,7 @@ def test_whatever_is_done_page_and_environment_go_on_alike(
 @pytest.mark.parametrize(
     "way", [WAY, SHARED_VALUES, NOTHING_FOUND], ids=["all pages", "shared values", "nothing found"]
 )
-def test_every_page_can_be_read_and_used_without_seeing_it(shop_path: Path, way: Iterable[tuple[str, str]]) -> None:
+def test_every_page_can_be_read_and_used_without_seeing_it(shop_path, way):
     for page in walk(Browser(client(shop_path)), way):
         assert page.one("html").attributes["lang"] == "en"
         assert len(page.all("title")) == len(page.all("main")) == len(page.all("h1")) == 1
@@ -125,8 +121,8 @@ def test_every_page_can_be_read_and_used_without_seeing_it(shop_path: Path, way:
 
 
 def test_a_page_loads_nothing_from_elsewhere_runs_no_script_and_does_not_name_the_task_whose_id_is_the_answer(
-    shop_path: Path,
-) -> None:
+    shop_path,
+):
     shop = client(shop_path)
     for page in walk(Browser(shop)):
         assert (TASK in page.html) == ("Your score" in page.text), "not before it is over"
@@ -144,7 +140,7 @@ def test_a_page_loads_nothing_from_elsewhere_runs_no_script_and_does_not_name_th
             )
 
 
-def test_what_the_headers_say_keeps_others_out(shop_path: Path) -> None:
+def test_what_the_headers_say_keeps_others_out(shop_path):
     shop = client(shop_path)
     for path in ("/", "/style.css", "/image/B000000001.svg", "/nowhere"):
         headers = shop.get(path).headers
@@ -157,7 +153,7 @@ def test_what_the_headers_say_keeps_others_out(shop_path: Path) -> None:
     assert "no-store" in shop.get("/").headers["Cache-Control"]
 
 
-def test_markup_in_titles_and_options_stays_text(shop_path: Path) -> None:
+def test_markup_in_titles_and_options_stays_text(shop_path):
     browser = Browser(client(shop_path))
     browser.search("<i>red</i> <script>alert(1)</script> kettle")
     assert "b000000002" in browser.page.elements and MARKUP in browser.page.text
@@ -169,7 +165,7 @@ def test_markup_in_titles_and_options_stays_text(shop_path: Path) -> None:
     assert not [tag for tag in browser.page.tags if tag.name in ("script", "b", "i")]
 
 
-def test_a_chosen_option_is_shown_as_pressed_and_the_focus_stays_at_it(shop_path: Path) -> None:
+def test_a_chosen_option_is_shown_as_pressed_and_the_focus_stays_at_it(shop_path):
     browser = Browser(client(shop_path))
 
     def pressed(state: str) -> list[tuple[str, str]]:
@@ -217,9 +213,7 @@ def test_a_chosen_option_is_shown_as_pressed_and_the_focus_stays_at_it(shop_path
         ("B000000003/synthetic-0", ("b000000003",), ("none asked for", "no limit", "$1,847.00")),
     ],
 )
-def test_the_last_page_explains_each_part_of_the_reward(
-    shop_path: Path, task: str, clicked: tuple[str, ...], lines: tuple[str, ...]
-) -> None:
+def test_the_last_page_explains_each_part_of_the_reward(shop_path, task, clicked, lines):
     actions = [("search", "kettle"), *(("click", element) for element in (*clicked, "buy now"))]
     *_, page = walk(Browser(client(shop_path, task)), actions)
     assert not [line for line in lines if line not in page.text], page.text
@@ -227,7 +221,7 @@ def test_the_last_page_explains_each_part_of_the_reward(
 
 @given(st.data())
 @settings(max_examples=60)
-def test_the_parts_that_are_explained_make_up_the_score(shop: Catalogue, data: st.DataObject) -> None:
+def test_the_parts_that_are_explained_make_up_the_score(shop, data):
     ids = [task for tasks in shop.tasks("synthetic", "x").splits.values() for task in tasks] + ["B000000001/human-0"]
     goal: ShoppingGoal = shop.goal(data.draw(st.sampled_from(ids)))
     session = ShopVisit(shop, shop.search, goal)
@@ -252,7 +246,7 @@ def test_the_parts_that_are_explained_make_up_the_score(shop: Catalogue, data: s
     assert (found.queries[0] == found.queries[1]) is score.query_match
 
 
-def test_a_new_task_is_another_and_the_same_can_be_tried_again(shop_path: Path) -> None:
+def test_a_new_task_is_another_and_the_same_can_be_tried_again(shop_path):
     browser = Browser(client(shop_path))
     *_, last = walk(browser)
     first = last.one("p", id="instruction").text
@@ -262,7 +256,7 @@ def test_a_new_task_is_another_and_the_same_can_be_tried_again(shop_path: Path) 
     assert browser.page.one("p", id="instruction").text != first
 
 
-def test_pictures_are_drawn_unless_those_of_others_are_asked_for(shop_path: Path, shop: Catalogue) -> None:
+def test_pictures_are_drawn_unless_those_of_others_are_asked_for(shop_path, shop):
     drawn = Browser(client(shop_path))
     drawn.search("kettle")
     assert {tag.attributes["src"][:7] for tag in drawn.page.all("img", width="112")} == {"/image/"}
@@ -277,7 +271,7 @@ def test_pictures_are_drawn_unless_those_of_others_are_asked_for(shop_path: Path
     assert remote(product, []) == "https://example.org/picture.jpg"
 
 
-def test_threads_may_shop_at_once_with_one_cookie_and_with_many(shop_path: Path) -> None:
+def test_threads_may_shop_at_once_with_one_cookie_and_with_many(shop_path):
     first = client(shop_path, capacity=4)
     browser = Browser(first)
     cookie = first.get_cookie("webshop")
@@ -297,7 +291,7 @@ def test_threads_may_shop_at_once_with_one_cookie_and_with_many(shop_path: Path)
         assert set().union(*threads.map(shopping, [True, False] * 4)) <= {200, 303, 403, 410}
 
 
-def test_the_longest_idle_customer_is_forgotten_first(shop_path: Path) -> None:
+def test_the_longest_idle_customer_is_forgotten_first(shop_path):
     customers = Customers(lambda: WebShop(source=str(shop_path), split="dev"), [TASK], capacity=2)
     one, two = customers.admit(), customers.admit()
     assert customers.find(one.key) is one

@@ -38,14 +38,14 @@ def friendly(response: TestResponse, status: int) -> Page:
     ],
     ids=["words", "one word", "scripts", "operators", "controls", "blanks"],
 )
-def test_any_query_is_words(shop_path: Path, query: str) -> None:
+def test_any_query_is_words(shop_path, query):
     browser = Browser(client(shop_path))
     browser.search(query)
     assert "Page 1 (Total results: " in browser.page.text
     assert len(browser.page.one("h1").text) < 200
 
 
-def test_a_click_on_what_is_not_there_is_told_in_a_short_line(shop_path: Path) -> None:
+def test_a_click_on_what_is_not_there_is_told_in_a_short_line(shop_path):
     browser = Browser(client(shop_path))
     browser.click("search")
     assert "nothing to click" in browser.message
@@ -54,7 +54,7 @@ def test_a_click_on_what_is_not_there_is_told_in_a_short_line(shop_path: Path) -
     assert browser.message.endswith("is not on the page.") and len(browser.message) < 200
 
 
-def test_a_form_of_an_older_page_is_not_acted_upon(shop_path: Path) -> None:
+def test_a_form_of_an_older_page_is_not_acted_upon(shop_path):
     browser = Browser(client(shop_path))
     browser.search("kettle")
     old = browser.page
@@ -65,7 +65,7 @@ def test_a_form_of_an_older_page_is_not_acted_upon(shop_path: Path) -> None:
     assert browser.page.elements == newest.elements and "2 actions" in browser.page.text
 
 
-def test_after_the_purchase_nothing_more_can_be_done(shop_path: Path) -> None:
+def test_after_the_purchase_nothing_more_can_be_done(shop_path):
     browser = Browser(client(shop_path))
     browser.search("kettle")
     browser.click("b000000001")
@@ -78,7 +78,7 @@ def test_after_the_purchase_nothing_more_can_be_done(shop_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("path", "form"), [("/search", "query"), ("/click", "element"), ("/new", "task")])
-def test_another_site_cannot_order(shop_path: Path, path: str, form: str) -> None:
+def test_another_site_cannot_order(shop_path, path, form):
     browser = Browser(client(shop_path))
     body = browser.page.proof | {form: "kettle"}
     for headers in FOREIGN:
@@ -88,7 +88,7 @@ def test_another_site_cannot_order(shop_path: Path, path: str, form: str) -> Non
     assert browser.client.post(path, data=body, headers={"Origin": "http://localhost"}).status_code == 303
 
 
-def test_whom_the_shop_does_not_know_it_tells_so_and_offers_a_new_task(shop_path: Path) -> None:
+def test_whom_the_shop_does_not_know_it_tells_so_and_offers_a_new_task(shop_path):
     shop = client(shop_path)
     shop.set_cookie("webshop", "of-another-day")
     page = friendly(shop.get("/"), 410)
@@ -99,14 +99,14 @@ def test_whom_the_shop_does_not_know_it_tells_so_and_offers_a_new_task(shop_path
     assert Browser(shop).page.one("p", id="instruction")
 
 
-def test_a_browser_without_cookies_is_told_and_not_sent_in_circles(shop_path: Path) -> None:
+def test_a_browser_without_cookies_is_told_and_not_sent_in_circles(shop_path):
     shop = client(shop_path).application.test_client(use_cookies=False)
     assert shop.get("/").status_code == 200
     page = friendly(shop.post("/search", data={"query": "kettle"}), 410)
     assert "does not keep this shop's cookie" in page.text
 
 
-def test_wrong_addresses_methods_and_sizes_are_answered_with_a_page(shop_path: Path) -> None:
+def test_wrong_addresses_methods_and_sizes_are_answered_with_a_page(shop_path):
     shop = client(shop_path)
     body = Browser(shop).page.proof
     for path in ("nowhere", "image/B0nothing.svg", "image/%00.svg", "image/%ff%fe.svg", "static/style.css", "search/"):
@@ -119,7 +119,7 @@ def test_wrong_addresses_methods_and_sizes_are_answered_with_a_page(shop_path: P
     assert shop.post("/search", data=many, content_type="application/x-www-form-urlencoded").status_code == 403
 
 
-def test_what_breaks_in_the_shop_is_said_without_a_traceback(shop_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_breaks_in_the_shop_is_said_without_a_traceback(shop_path, monkeypatch):
     def damaged(self: Catalogue, asin: str) -> None:
         raise DataError("shop.catalogue: damaged. Build it anew")
 
@@ -167,9 +167,7 @@ HEADERS = st.fixed_dictionaries(
     st.booleans(),
 )
 @settings(max_examples=200)
-def test_no_request_breaks_the_shop(
-    shop: FlaskClient, method: str, path: str, body: bytes, headers: dict[str, str], proven: bool
-) -> None:
+def test_no_request_breaks_the_shop(shop, method, path, body, headers, proven):
     if proven and "Cookie" not in headers:
         shop.delete_cookie("webshop")
         proof = Page(shop.get("/").get_data(as_text=True)).proof

@@ -95,9 +95,7 @@ class Typist:
 
 
 @pytest.mark.parametrize("size", [SMALL, WIDE], ids=["small", "wide"])
-def test_a_whole_purchase_is_made_by_keyboard_alone(
-    driver: webdriver.Chrome, address: str, size: tuple[int, int]
-) -> None:
+def test_a_whole_purchase_is_made_by_keyboard_alone(driver, address, size):
     typist = Typist(driver, address, size)
     assert typist.focus.accessible_name == "Search the shop"
     typist.keys("kettle")
@@ -133,7 +131,7 @@ def test_a_whole_purchase_is_made_by_keyboard_alone(
     assert typist.focus.accessible_name == "Search the shop"
 
 
-def test_the_first_tab_leads_past_what_every_page_repeats(driver: webdriver.Chrome, address: str) -> None:
+def test_the_first_tab_leads_past_what_every_page_repeats(driver, address):
     typist = Typist(driver, address, WIDE)
     typist.keys("kettle")
     typist.leave(Keys.ENTER)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import signal
 import socket
 import subprocess
@@ -7,7 +5,6 @@ import sys
 import urllib.error
 import urllib.request
 from contextlib import nullcontext
-from pathlib import Path
 
 import pytest
 from served_pages import opened
@@ -15,7 +12,7 @@ from served_pages import opened
 from envsuite.cli import main
 
 
-def test_the_shop_opens_on_this_machine_alone_says_so_and_closes_with_ctrl_c(shop_path: Path) -> None:
+def test_the_shop_opens_on_this_machine_alone_says_so_and_closes_with_ctrl_c(shop_path):
     with opened("webshop", "--source", str(shop_path), "--split", "dev") as (said, address, process):
         assert "for this machine alone" in said
         assert address.startswith("http://127.0.0.1:")
@@ -31,7 +28,7 @@ def test_the_shop_opens_on_this_machine_alone_says_so_and_closes_with_ctrl_c(sho
         assert process.returncode == 0
 
 
-def test_a_port_in_use_is_named_with_what_to_type(shop_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_in_use_is_named_with_what_to_type(shop_path, capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         given = ["play", "webshop", "--browser", "--source", str(shop_path), "--split", "dev"]
@@ -51,30 +48,26 @@ def test_a_port_in_use_is_named_with_what_to_type(shop_path: Path, capsys: pytes
         (["--source", "nowhere.catalogue"], "nowhere.catalogue: no catalogue there"),
     ],
 )
-def test_what_a_user_can_mend_is_one_message(
-    shop_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
-) -> None:
+def test_what_a_user_can_mend_is_one_message(shop_path, capsys, arguments, said):
     assert main(["play", "webshop", "--browser", "--source", str(shop_path), "--port", "0", *arguments]) == 2
     assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [["--port", "65536"], ["--port", "-1"], ["--port", "http"]])
-def test_what_cannot_be_meant_is_refused_before_anything_is_loaded(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_meant_is_refused_before_anything_is_loaded(arguments, capsys):
     with pytest.raises(SystemExit) as ended:
         main(["play", "webshop", "--browser", *arguments])
     assert ended.value.code == 2
     assert "usage: envsuite play" in capsys.readouterr().err
 
 
-def test_other_commands_load_no_web_server() -> None:
+def test_other_commands_load_no_web_server():
     code = "import sys, envsuite.cli; sys.exit(bool({'flask', 'uvicorn', 'rapidfuzz'} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
 
 
 @pytest.mark.parametrize(("host", "alone"), [("localhost", True), ("127.0.0.2", True), ("0.0.0.0", False)])
-def test_the_shop_says_who_can_reach_it_and_answers_to_its_names(shop_path: Path, host: str, alone: bool) -> None:
+def test_the_shop_says_who_can_reach_it_and_answers_to_its_names(shop_path, host, alone):
     given = ["webshop", "--source", str(shop_path), "--split", "dev", "--host", host]
     with opened(*given) as (said, address, _):
         assert ("for this machine alone" in said) is alone and ("WHOEVER" in said) is not alone

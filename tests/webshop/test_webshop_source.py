@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,9 +29,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @in_one_folder
 @given(st.lists(JSON, max_size=5), st.sampled_from([None, 2]))
-def test_an_array_is_read_element_by_element_as_json_reads_it(
-    tmp_path: Path, small_pieces: None, content: list[Any], indent: int | None
-) -> None:
+def test_an_array_is_read_element_by_element_as_json_reads_it(tmp_path, small_pieces, content, indent):
     path = tmp_path / "array.json"
     path.write_text(json.dumps(content, indent=indent, ensure_ascii=len(content) % 2 == 0), "utf-8", "surrogatepass")
     assert list(elements(path)) == content
@@ -41,9 +37,7 @@ def test_an_array_is_read_element_by_element_as_json_reads_it(
 
 @in_one_folder
 @given(st.dictionaries(st.text(alphabet=st.characters(exclude_categories=["Cs"])), JSON, max_size=5))
-def test_an_object_is_read_member_by_member_as_json_reads_it(
-    tmp_path: Path, small_pieces: None, content: dict[str, Any]
-) -> None:
+def test_an_object_is_read_member_by_member_as_json_reads_it(tmp_path, small_pieces, content):
     path = tmp_path / "object.json"
     path.write_text(json.dumps(content))
     assert dict(members(path)) == content
@@ -51,7 +45,7 @@ def test_an_object_is_read_member_by_member_as_json_reads_it(
 
 @in_one_folder
 @given(st.data())
-def test_a_damaged_file_is_read_or_refused_with_its_name(tmp_path: Path, data: st.DataObject) -> None:
+def test_a_damaged_file_is_read_or_refused_with_its_name(tmp_path, data):
     content = bytearray(json.dumps(ENTRIES[:2] + ENTRIES[3:7]).encode())
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(content) - 1))
@@ -73,7 +67,7 @@ def test_a_damaged_file_is_read_or_refused_with_its_name(tmp_path: Path, data: s
 
 @in_one_folder
 @given(st.dictionaries(st.sampled_from(sorted(ENTRIES[0])), JSON, min_size=1))
-def test_any_value_in_any_field_is_cleaned_or_refused_with_its_place(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_any_value_in_any_field_is_cleaned_or_refused_with_its_place(tmp_path, changes):
     path = tmp_path / "changed.json"
     path.write_text(json.dumps([ENTRIES[0], entry("B000000009", "Changed") | changes]))
     try:
@@ -101,7 +95,7 @@ def test_any_value_in_any_field_is_cleaned_or_refused_with_its_place(tmp_path: P
         (None, "cannot be read (No such file"),
     ],
 )
-def test_a_foreign_or_truncated_product_file_is_refused(tmp_path: Path, content: bytes | None, said: str) -> None:
+def test_a_foreign_or_truncated_product_file_is_refused(tmp_path, content, said):
     path = tmp_path / "products.json"
     if content is not None:
         path.write_bytes(content)
@@ -110,7 +104,7 @@ def test_a_foreign_or_truncated_product_file_is_refused(tmp_path: Path, content:
     assert said in str(caught.value)
 
 
-def test_entries_and_members_are_parted_by_commas(tmp_path: Path) -> None:
+def test_entries_and_members_are_parted_by_commas(tmp_path):
     (tmp_path / "array.json").write_text("[{} {}]")
     with pytest.raises(DataError, match=r"character 4: a comma or ']' was expected, found '\{'"):
         list(elements(tmp_path / "array.json"))
@@ -119,7 +113,7 @@ def test_entries_and_members_are_parted_by_commas(tmp_path: Path) -> None:
         list(members(tmp_path / "object.json"))
 
 
-def test_products_are_cleaned_as_the_original_cleans_them(tmp_path: Path) -> None:
+def test_products_are_cleaned_as_the_original_cleans_them(tmp_path):
     products = {raw.asin: raw for raw in products_of(write_shop(tmp_path).products)}
     assert list(products) == [f"B00000000{i}" for i in (1, 2, 3, 5, 6, 7)] + ["b00000000x"]
     first = products["B000000001"]
@@ -146,9 +140,7 @@ def test_products_are_cleaned_as_the_original_cleans_them(tmp_path: Path) -> Non
         ({"name": 3}, "name is int"),
     ],
 )
-def test_what_the_original_would_die_of_is_refused_with_its_place(
-    tmp_path: Path, changes: dict[str, Any], said: str
-) -> None:
+def test_what_the_original_would_die_of_is_refused_with_its_place(tmp_path, changes, said):
     path = tmp_path / "products.json"
     path.write_text(json.dumps([entry("B000000001", "Kettle") | changes]))
     with pytest.raises(DataError, match=rf"products.json, entry 0 \(B000000001\): {said}"):
@@ -167,23 +159,19 @@ def test_what_the_original_would_die_of_is_refused_with_its_place(
         (wishes_of, {"B1": [HUMAN["B000000001"][0] | {"instruction_options": "red"}]}, "is str, not a list"),
     ],
 )
-def test_a_foreign_attribute_or_instruction_file_is_refused(
-    tmp_path: Path, read: Callable[[Path], Any], content: Any, said: str
-) -> None:
+def test_a_foreign_attribute_or_instruction_file_is_refused(tmp_path, read, content, said):
     path = tmp_path / "file.json"
     path.write_text(json.dumps(content))
     with pytest.raises(DataError, match=said):
         dict(read(path))
 
 
-def test_attributes_keep_what_goals_need(tmp_path: Path) -> None:
+def test_attributes_keep_what_goals_need(tmp_path):
     read = dict(attributes_of(write_shop(tmp_path).attributes))
     assert {asin: json.loads(json.dumps(kept)) for asin, kept in read.items()} == ATTRIBUTES
 
 
-def test_official_files_are_looked_for_by_name_and_both_sets_may_be_in_a_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_official_files_are_looked_for_by_name_and_both_sets_may_be_in_a_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
     folder = tmp_path / "webshop"
     with pytest.raises(DataError, match=r"no WebShop data. It needs items_shuffle_1000.json .* \(official-1k\) or"):
@@ -225,10 +213,10 @@ PRODUCT: dict[str, Any] = {
         ("full_description", None, "red shirt  cotton color: red | blue, green, and size: xl"),
     ],
 )
-def test_a_document_is_name_description_bullet_and_options_where_they_are(field: str, value: object, text: str) -> None:
+def test_a_document_is_name_description_bullet_and_options_where_they_are(field, value, text):
     assert document({**PRODUCT, field: value}) == text
 
 
-def test_a_product_with_no_asin_of_its_own_is_left_out() -> None:
+def test_a_product_with_no_asin_of_its_own_is_left_out():
     asins = ["B000000001", "nan", "B0000000012", "B000000002", "B000000001"]
     assert [asin for asin, _ in documents({**PRODUCT, "asin": a} for a in asins)] == ["B000000001", "B000000002"]

@@ -29,7 +29,7 @@ def at(shop: Catalogue, asin: str) -> ShopVisit:
     return shopping
 
 
-def test_a_purchase_from_the_search_to_the_receipt(shop: Catalogue) -> None:
+def test_a_purchase_from_the_search_to_the_receipt(shop):
     shopping = session(shop)
     assert pages.text(shopping) == "WebShop [SEP] Instruction: [SEP] Find me kettles [SEP] Search"
     assert shopping.elements() == ("search",)
@@ -56,14 +56,14 @@ def test_a_purchase_from_the_search_to_the_receipt(shop: Catalogue) -> None:
         "|click red| click[red]|click [red]|click[red|click[next >]|buy[red]"
     ).split("|"),
 )
-def test_what_is_not_on_the_page_changes_nothing(shop: Catalogue, command: str) -> None:
+def test_what_is_not_on_the_page_changes_nothing(shop, command):
     shopping = at(shop, "B000000001")
     before = shopping.state
     assert not shopping.do(command)
     assert shopping.state == before
 
 
-def test_pages_lead_to_each_other(shop: Catalogue) -> None:
+def test_pages_lead_to_each_other(shop):
     shopping = at(shop, "B000000001")
     results = "results"
     for element, page, options in [
@@ -83,7 +83,7 @@ def test_pages_lead_to_each_other(shop: Catalogue) -> None:
     assert shopping.state == session(shop).state
 
 
-def test_a_page_after_the_last_shows_nothing_and_one_can_go_back(shop: Catalogue) -> None:
+def test_a_page_after_the_last_shows_nothing_and_one_can_go_back(shop):
     shopping = session(shop)
     shopping.search("kettle")
     first = pages.text(shopping)
@@ -95,7 +95,7 @@ def test_a_page_after_the_last_shows_nothing_and_one_can_go_back(shop: Catalogue
     assert pages.text(shopping) == first
 
 
-def test_blank_pieces_are_shown_as_the_original_shows_them(shop: Catalogue) -> None:
+def test_blank_pieces_are_shown_as_the_original_shows_them(shop):
     shopping = at(shop, "B000000001")
     shopping.click("features")
     assert pages.text(shopping).endswith("< Prev [SEP] holds water [SEP]  [SEP] keeps it warm")
@@ -111,11 +111,11 @@ def test_blank_pieces_are_shown_as_the_original_shows_them(shop: Catalogue) -> N
     ("piece", "kept"),
     [("", False), (" ", True), ("\n", False), (" \n\t", False), ("a\nb", True), ("\na", True), ("a", True)],
 )
-def test_a_piece_of_a_page_is_kept_where_it_has_words_or_no_line_break(piece: str, kept: bool) -> None:
+def test_a_piece_of_a_page_is_kept_where_it_has_words_or_no_line_break(piece, kept):
     assert pages._visible(piece) is kept
 
 
-def test_markup_stays_text_a_megabyte_is_shown_whole_and_an_id_in_lower_case_can_be_opened(shop: Catalogue) -> None:
+def test_markup_stays_text_a_megabyte_is_shown_whole_and_an_id_in_lower_case_can_be_opened(shop):
     assert at(shop, "b00000000x").product.asin == "b00000000x"
     shopping = at(shop, "B000000003")
     shopping.click("description")
@@ -127,9 +127,7 @@ def test_markup_stays_text_a_megabyte_is_shown_whole_and_an_id_in_lower_case_can
     assert 'options [SEP] {"colour": "\\u003ci\\u003ered\\u003c | i\\u003e"} [SEP]' in pages.text(shopping)
 
 
-def test_a_value_of_two_options_counts_for_the_last_and_one_called_like_a_button_is_named_with_its_option(
-    shop: Catalogue,
-) -> None:
+def test_a_value_of_two_options_counts_for_the_last_and_one_called_like_a_button_is_named_with_its_option(shop):
     shopping = at(shop, "B000000005")
     assert shopping.elements()[-4:] == ("buy now", "s", "m", "fit: buy now")
     shopping.click("s")
@@ -139,7 +137,7 @@ def test_a_value_of_two_options_counts_for_the_last_and_one_called_like_a_button
     assert shopping.click("buy now") and shopping.done, "not the value of the option fit"
 
 
-def test_structured_pages_mark_what_was_chosen(shop: Catalogue) -> None:
+def test_structured_pages_mark_what_was_chosen(shop):
     shopping = at(shop, "B000000001")
     assert pages.structured_text(shopping).endswith("Chosen: nothing.")
     shopping.click("red")
@@ -149,9 +147,7 @@ def test_structured_pages_mark_what_was_chosen(shop: Catalogue) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
 @given(st.lists(st.integers(0, 30) | WORDS | st.text(max_size=8), max_size=12))
-def test_whatever_is_done_pages_can_be_shown_and_rewards_lie_in_the_unit_interval(
-    shop: Catalogue, actions: list[int | str]
-) -> None:
+def test_whatever_is_done_pages_can_be_shown_and_rewards_lie_in_the_unit_interval(shop, actions):
     shopping = session(shop)
     for action in actions:
         before = shopping.state

@@ -40,11 +40,11 @@ def start() -> Iterator[Callable[..., Child]]:
         ("end_when_closed", "exited with code 0"),
     ],
 )
-def test_a_child_that_ends_by_itself_says_how(start: Callable[..., Child], function: str, ending: str) -> None:
+def test_a_child_that_ends_by_itself_says_how(start, function, ending):
     assert start(function).stop(60.0) == ending
 
 
-def test_a_child_that_hangs_is_killed_after_the_grace_and_not_before(start: Callable[..., Child]) -> None:
+def test_a_child_that_hangs_is_killed_after_the_grace_and_not_before(start):
     child = start("hang")
     began = time.monotonic()
     assert child.stop(0.5) == "was killed"
@@ -52,7 +52,7 @@ def test_a_child_that_hangs_is_killed_after_the_grace_and_not_before(start: Call
     assert child.process.returncode == -9
 
 
-def test_what_a_child_has_started_ends_with_it(start: Callable[..., Child]) -> None:
+def test_what_a_child_has_started_ends_with_it(start):
     child = start("start_another")
     other = int(child.socket.recv(100))
     assert psutil.pid_exists(other)
@@ -60,9 +60,7 @@ def test_what_a_child_has_started_ends_with_it(start: Callable[..., Child]) -> N
     until(lambda: ended(other), 30.0)
 
 
-def test_a_child_computes_in_one_thread_unless_the_user_says_otherwise(
-    start: Callable[..., Child], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_child_computes_in_one_thread_unless_the_user_says_otherwise(start, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS")
     assert start("tell_variable").socket.recv(100) == b"1 None\n"
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
@@ -70,7 +68,7 @@ def test_a_child_computes_in_one_thread_unless_the_user_says_otherwise(
 
 
 @pytest.mark.seconds
-def test_a_child_says_and_reads_nothing_where_its_program_does_and_ends_with_it_in_the_middle_of_a_call() -> None:
+def test_a_child_says_and_reads_nothing_where_its_program_does_and_ends_with_it_in_the_middle_of_a_call():
     program = (
         "import os; from envsuite.core.processes import Child\n"
         "child = Child('children:say_and_listen')\n"
@@ -100,7 +98,7 @@ def pair() -> Iterator[Pair]:
 
 
 @given(MESSAGES, st.integers(1, 40))
-def test_frames_arrive_whole_and_in_order_however_they_are_cut(frames: list[list[object]], size: int) -> None:
+def test_frames_arrive_whole_and_in_order_however_they_are_cut(frames, size):
     sent = b"".join(frame([pickle.dumps(message) for message in messages]) for messages in frames)
     one, other = socket.socketpair()
     with one, other:
@@ -113,14 +111,14 @@ def test_frames_arrive_whole_and_in_order_however_they_are_cut(frames: list[list
 
 
 @given(MESSAGES)
-def test_a_blocking_end_reads_one_frame_at_a_time(frames: list[list[object]]) -> None:
+def test_a_blocking_end_reads_one_frame_at_a_time(frames):
     one, other = socket.socketpair()
     with one, other:
         one.sendall(b"".join(frame([pickle.dumps(message) for message in messages]) for messages in frames))
         assert [receive(other) for _ in frames] == frames
 
 
-def test_what_was_sent_before_an_end_closed_is_received_before_that_is_told(pair: Pair) -> None:
+def test_what_was_sent_before_an_end_closed_is_received_before_that_is_told(pair):
     one, other = pair
     channel = Channel(other)
     one.sendall(frame([pickle.dumps("last words")]) + b"\x01")
@@ -130,7 +128,7 @@ def test_what_was_sent_before_an_end_closed_is_received_before_that_is_told(pair
         channel.receive()
 
 
-def test_what_cannot_be_written_now_waits_and_blocks_nobody(pair: Pair) -> None:
+def test_what_cannot_be_written_now_waits_and_blocks_nobody(pair):
     one, other = pair
     channel, body = Channel(one), pickle.dumps("x" * 5_000_000)
     channel.send([body])
@@ -145,9 +143,7 @@ def test_what_cannot_be_written_now_waits_and_blocks_nobody(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("receiving", [receive, receive_body])
-def test_a_frame_that_trickles_in_is_given_up_at_the_time_that_was_named(
-    pair: Pair, receiving: Callable[[socket.socket, float], object]
-) -> None:
+def test_a_frame_that_trickles_in_is_given_up_at_the_time_that_was_named(pair, receiving):
     one, other = pair
     stop = threading.Event()
 
@@ -167,7 +163,7 @@ def test_a_frame_that_trickles_in_is_given_up_at_the_time_that_was_named(
     thread.join()
 
 
-def test_an_end_that_closes_in_mid_frame_is_told(pair: Pair) -> None:
+def test_an_end_that_closes_in_mid_frame_is_told(pair):
     one, other = pair
     one.sendall(frame([b"0123456789"])[:-1])
     one.close()

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -74,9 +73,7 @@ def live(bridge: Bridge) -> Iterator[str]:
     session=st.sampled_from([None, "live", "unknown"]),
     version=st.sampled_from([None, "2025-06-18", "2026-07-28", "x"]),
 )
-def test_no_body_makes_mcp_fail(
-    bridge: Bridge, live: str, http: httpx2.Client, body: bytes, session: str | None, version: str | None
-) -> None:
+def test_no_body_makes_mcp_fail(bridge, live, http, body, session, version):
     headers = BOTH | ({} if version is None else {"mcp-protocol-version": version})
     headers |= {} if session is None else {"mcp-session-id": live if session == "live" else "unknown"}
     reply = http.post(f"{bridge.url}/mcp/TextCraft-v0", content=body, headers=headers)
@@ -85,14 +82,14 @@ def test_no_body_makes_mcp_fail(
 
 @settings(max_examples=60)
 @given(body=raw(MESSAGES | JSON), path=st.sampled_from(["reset", "step", "mcp"]))
-def test_no_body_makes_openenv_fail(bridge: Bridge, http: httpx2.Client, body: bytes, path: str) -> None:
+def test_no_body_makes_openenv_fail(bridge, http, body, path):
     reply = http.post(f"{bridge.url}/openenv/TextCraft-v0/{path}", content=body)
     assert reply.status_code in (200, 409, 422) and isinstance(reply.json(), dict)
 
 
 @settings(max_examples=15)
 @given(frames=st.lists(raw(MESSAGES | JSON) | st.text(max_size=20), max_size=20))
-def test_no_frames_make_a_conversation_fail(bridge: Bridge, frames: list[bytes | str]) -> None:
+def test_no_frames_make_a_conversation_fail(bridge, frames):
     async def talk() -> None:
         async with connect(f"{bridge.url}/openenv/TextCraft-v0/ws".replace("http", "ws")) as socket:
             for frame in frames:
@@ -105,7 +102,7 @@ def test_no_frames_make_a_conversation_fail(bridge: Bridge, frames: list[bytes |
     run(talk)
 
 
-async def test_what_is_too_long_is_refused(start: Start) -> None:
+async def test_what_is_too_long_is_refused(start):
     url = start(max_body=2048).url
     long = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "x" * 3000})
     assert httpx2.post(f"{url}/mcp/TextCraft-v0", content=long, headers=BOTH).status_code == 413
@@ -119,20 +116,20 @@ async def test_what_is_too_long_is_refused(start: Start) -> None:
         assert closed.value.rcvd is not None and closed.value.rcvd.code == 1009
 
 
-async def test_a_page_in_a_browser_cannot_open_a_websocket(bridge: Bridge) -> None:
+async def test_a_page_in_a_browser_cannot_open_a_websocket(bridge):
     with pytest.raises(InvalidStatus) as refused:
         await connect(f"{bridge.url}/openenv/TextCraft-v0/ws".replace("http", "ws"), origin="https://evil.example")  # type: ignore[arg-type]
     assert refused.value.response.status_code == 403
 
 
-def test_a_bridge_for_other_machines_takes_any_name_but_no_foreign_page(start: Start) -> None:
+def test_a_bridge_for_other_machines_takes_any_name_but_no_foreign_page(start):
     url = start(host="0.0.0.0").url.replace("0.0.0.0", "127.0.0.1") + "/openenv/TextCraft-v0/health"
     assert httpx2.get(url, headers={"Host": "box:8000"}).status_code == 200
     assert httpx2.get(url, headers={"Host": "box:8000", "Origin": "http://box:8000"}).status_code == 200
     assert httpx2.get(url, headers={"Host": "box:8000", "Origin": "http://evil.example"}).status_code == 403
 
 
-async def test_clients_of_both_protocols_share_the_seats(start: Start) -> None:
+async def test_clients_of_both_protocols_share_the_seats(start):
     bridge = start(max_sessions=2)
     address = f"{bridge.url}/openenv/TextCraft-v0"
 
@@ -159,7 +156,7 @@ async def test_clients_of_both_protocols_share_the_seats(start: Start) -> None:
     assert empty(bridge)
 
 
-def test_what_cannot_be_offered_is_refused_at_the_start(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_offered_is_refused_at_the_start(start, monkeypatch):
     with pytest.raises(UnknownName, match="TextCraft-v0"):
         start("TextCraf-v0")
     with pytest.raises(UnknownName, match="environment"):
@@ -173,7 +170,7 @@ def test_what_cannot_be_offered_is_refused_at_the_start(start: Start, monkeypatc
         offer("TextCraft-v0")
 
 
-def test_the_command_says_where_it_listens_and_ends_on_a_signal(data_folder: Path) -> None:
+def test_the_command_says_where_it_listens_and_ends_on_a_signal(data_folder):
     command = [sys.executable, "-m", "envsuite.cli", "serve", "bridge", "TextCraft-v0", "--port", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
@@ -197,7 +194,7 @@ def test_the_command_says_where_it_listens_and_ends_on_a_signal(data_folder: Pat
         assert process.wait(20) == 0 and "Traceback" not in process.stderr.read()
 
 
-def test_stdio_plays_one_environment(capsys: pytest.CaptureFixture[str]) -> None:
+def test_stdio_plays_one_environment(capsys):
     from envsuite.cli import main
 
     assert main(["serve", "bridge", "TextCraft-v0", "WebShop-v0", "--stdio"]) == 2

@@ -7,7 +7,6 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -58,7 +57,7 @@ async def play(client: Client, env_id: str, seed: int) -> None:
 
 
 @EACH
-async def test_an_episode_by_mcp_is_the_local_one_step_for_step(bridge: Bridge, start: Start, env_id: str) -> None:
+async def test_an_episode_by_mcp_is_the_local_one_step_for_step(bridge, start, env_id):
     bridge = bridge if env_id in bridge.endpoints else start(env_id)
 
     async with at(bridge, env_id) as client:
@@ -68,9 +67,7 @@ async def test_an_episode_by_mcp_is_the_local_one_step_for_step(bridge: Bridge, 
 
 
 @pytest.mark.parametrize("mode", ["auto", pytest.param("legacy", marks=pytest.mark.slow)])
-async def test_an_episode_over_stdio_is_the_local_one_with_and_without_handshake(
-    mode: str, root: Path, tmp_path: Path
-) -> None:
+async def test_an_episode_over_stdio_is_the_local_one_with_and_without_handshake(mode, root, tmp_path):
     server = json.loads(example("json", root))["mcpServers"]["textcraft"]
     assert server.pop("command") == "envsuite"
     command = StdioServerParameters(command=sys.executable, args=["-m", "envsuite.cli", *server.pop("args")])
@@ -82,7 +79,7 @@ async def test_an_episode_over_stdio_is_the_local_one_with_and_without_handshake
             await play(client, "TextCraft-v0", 2)
 
 
-async def test_tools_and_what_cannot_be_done_are_told_to_the_model(bridge: Bridge) -> None:
+async def test_tools_and_what_cannot_be_done_are_told_to_the_model(bridge):
     async with at(bridge) as client:
         assert "env_step" in client.instructions and client.server_info.name == "TextCraft-v0"
         listed = [(one.name, one.description, one.input_schema) for one in (await client.list_tools()).tools]
@@ -103,7 +100,7 @@ async def test_tools_and_what_cannot_be_done_are_told_to_the_model(bridge: Bridg
 
 
 @pytest.mark.parametrize("fleet", [False, True], ids=["here", "fleet"])
-async def test_clients_that_play_at_the_same_time_do_not_mix(start: Start, server: str, fleet: bool) -> None:
+async def test_clients_that_play_at_the_same_time_do_not_mix(start, server, fleet):
     bridge = start(urls=(server,) if fleet else ())
 
     async def one(seed: int) -> None:
@@ -116,7 +113,7 @@ async def test_clients_that_play_at_the_same_time_do_not_mix(start: Start, serve
     assert empty(bridge)
 
 
-async def test_a_client_of_the_revision_without_sessions_is_told_which_have_them(bridge: Bridge) -> None:
+async def test_a_client_of_the_revision_without_sessions_is_told_which_have_them(bridge):
     async with at(bridge, mode="2026-07-28") as client:
         assert len((await client.list_tools()).tools) == 2
         with pytest.raises(MCPError) as refused:
@@ -125,7 +122,7 @@ async def test_a_client_of_the_revision_without_sessions_is_told_which_have_them
     assert error.code == UNSUPPORTED_PROTOCOL_VERSION and "2025-11-25" in error.data["supported"]
 
 
-def test_a_client_that_vanishes_frees_its_seat(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_vanishes_frees_its_seat(start, monkeypatch):
     monkeypatch.setattr(mcp, "RECONNECT_SECONDS", 0.2)
     bridge = start()
     with opened(bridge) as (http, url):
@@ -151,7 +148,7 @@ def listening(http: httpx2.Client, url: str) -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_a_client_that_comes_back_in_time_keeps_its_episode(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_comes_back_in_time_keeps_its_episode(start, monkeypatch):
     monkeypatch.setattr(mcp, "RECONNECT_SECONDS", 3.0)
     bridge = start()
     with opened(bridge) as (http, url):
@@ -163,7 +160,7 @@ def test_a_client_that_comes_back_in_time_keeps_its_episode(start: Start, monkey
             assert called(http, url, "env_step", command="inventory")["isError"] is False
 
 
-def test_a_bridge_that_ends_does_not_wait_for_clients_that_listen() -> None:
+def test_a_bridge_that_ends_does_not_wait_for_clients_that_listen():
     with contextlib.ExitStack() as stack:
         with bridging(BridgeSettings(("TextCraft-v0",), port=0)) as bridge:
             http, url = stack.enter_context(opened(bridge))
@@ -171,14 +168,14 @@ def test_a_bridge_that_ends_does_not_wait_for_clients_that_listen() -> None:
         assert list(listening.iter_lines()) == [] and bridge.seats.taken == 0
 
 
-def test_a_client_that_ends_its_session_frees_its_seat_at_once(start: Start) -> None:
+def test_a_client_that_ends_its_session_frees_its_seat_at_once(start):
     bridge = start()
     with opened(bridge) as (http, url):
         assert http.delete(url).status_code == 200
         assert bridge.seats.taken == 0
 
 
-async def test_an_episode_that_idles_is_ended_and_the_client_told(start: Start) -> None:
+async def test_an_episode_that_idles_is_ended_and_the_client_told(start):
     bridge = start(idle_seconds=0.4)
 
     async with at(bridge) as client:
@@ -189,7 +186,7 @@ async def test_an_episode_that_idles_is_ended_and_the_client_told(start: Start) 
         assert not (await client.call_tool("reset", {})).is_error
 
 
-async def test_a_slow_world_delays_nobody_and_a_broken_one_only_its_player(bridge: Bridge) -> None:
+async def test_a_slow_world_delays_nobody_and_a_broken_one_only_its_player(bridge):
     OPEN.clear()
     waited = []
 
@@ -214,7 +211,7 @@ async def test_a_slow_world_delays_nobody_and_a_broken_one_only_its_player(bridg
     assert waited == [["a 1"]]
 
 
-async def test_only_who_has_the_token_may_ask(start: Start) -> None:
+async def test_only_who_has_the_token_may_ask(start):
     bridge = start(token="secret")
     url = f"{bridge.url}/mcp/TextCraft-v0"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -39,7 +38,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
 }
 
 
-async def test_a_message_that_makes_no_sense_is_answered_with_the_contracts_error(bridge: Bridge) -> None:
+async def test_a_message_that_makes_no_sense_is_answered_with_the_contracts_error(bridge):
     async with connect(f"{at(bridge)}/ws".replace("http", "ws")) as socket:
         for code, messages in WRONG.items():
             for message in messages:
@@ -53,7 +52,7 @@ async def test_a_message_that_makes_no_sense_is_answered_with_the_contracts_erro
     assert empty(bridge)
 
 
-def test_a_client_that_vanishes_in_mid_step_frees_its_seat(bridge: Bridge) -> None:
+def test_a_client_that_vanishes_in_mid_step_frees_its_seat(bridge):
     async def talk() -> None:
         socket = await connect(f"{at(bridge, 'talk:Patient-v0')}/ws".replace("http", "ws"))
         await say(socket, {"type": "reset"})
@@ -67,7 +66,7 @@ def test_a_client_that_vanishes_in_mid_step_frees_its_seat(bridge: Bridge) -> No
     assert empty(bridge)
 
 
-async def test_a_player_that_idles_is_told_and_sent_away(start: Start) -> None:
+async def test_a_player_that_idles_is_told_and_sent_away(start):
     bridge = start(idle_seconds=0.3)
     async with connect(f"{at(bridge)}/ws".replace("http", "ws")) as socket:
         await socket.send('{"type": "reset"}')
@@ -76,7 +75,7 @@ async def test_a_player_that_idles_is_told_and_sent_away(start: Start) -> None:
     assert empty(bridge)
 
 
-def test_single_requests_are_answered_as_the_contract_has_them(bridge: Bridge) -> None:
+def test_single_requests_are_answered_as_the_contract_has_them(bridge):
     url = at(bridge)
     begun = httpx2.post(f"{url}/reset", json={"seed": 0}).json()
     assert begun["observation"]["task"] == played("TextCraft-v0", 0).task and begun["done"] is False
@@ -100,14 +99,14 @@ def test_single_requests_are_answered_as_the_contract_has_them(bridge: Bridge) -
     assert empty(bridge)
 
 
-def test_the_example_of_the_page_plays(bridge: Bridge, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_example_of_the_page_plays(bridge, root, capsys):
     pytest.importorskip("openenv.core", reason="needs openenv-core; docs/bridges.md#openenv says how to install it")
     exec(example("python\nfrom openenv", root).replace("http://127.0.0.1:8000", bridge.url), {})
     assert "Goal: craft" in capsys.readouterr().out
     assert empty(bridge)
 
 
-def test_the_task_api_lists_what_the_environment_has_and_a_reset_takes_its_index(bridge: Bridge) -> None:
+def test_the_task_api_lists_what_the_environment_has_and_a_reset_takes_its_index(bridge):
     tasks, url = TextCraft(split=None).tasks, f"{at(bridge)}/textcraft-V0"
     assert httpx2.get(f"{at(bridge)}/list_environments").json() == ["TextCraft-v0"]
     assert httpx2.get(f"{url}/splits").json() == [{"name": name, "type": name} for name in tasks.splits]
@@ -140,8 +139,6 @@ def test_the_task_api_lists_what_the_environment_has_and_a_reset_takes_its_index
         ("reset", {"split": "tset", "index": 1}, 409, "'test'"),
     ],
 )
-def test_a_task_that_does_not_exist_is_answered_with_what_does(
-    bridge: Bridge, path: str, body: object, status: int, words: str
-) -> None:
+def test_a_task_that_does_not_exist_is_answered_with_what_does(bridge, path, body, status, words):
     reply = httpx2.post(f"{at(bridge)}/{path}", json=body)
     assert reply.status_code == status and words in reply.text, reply.text

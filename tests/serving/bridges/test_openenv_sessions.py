@@ -43,7 +43,7 @@ async def say(socket: ClientConnection, kind: str, **data: Any) -> dict[str, Any
 
 
 @EACH
-async def test_calls_of_tools_and_steps_are_those_of_one_episode(bridge: Bridge, start: Start, env_id: str) -> None:
+async def test_calls_of_tools_and_steps_are_those_of_one_episode(bridge, start, env_id):
     url = at(bridge if env_id in bridge.endpoints else start(env_id), env_id)
     here = played(env_id, 0)
 
@@ -72,7 +72,7 @@ async def test_calls_of_tools_and_steps_are_those_of_one_episode(bridge: Bridge,
     assert empty(bridge)
 
 
-async def test_a_session_outlives_its_websocket_until_it_is_closed(bridge: Bridge) -> None:
+async def test_a_session_outlives_its_websocket_until_it_is_closed(bridge):
     url, look = at(bridge), {"name": "env_step", "arguments": {"command": "inventory"}}
 
     name = created(url)
@@ -87,7 +87,7 @@ async def test_a_session_outlives_its_websocket_until_it_is_closed(bridge: Bridg
     assert ask(url, "tools/call", session_id=name, **look)["error"]["code"] == -32602
 
 
-async def test_sessions_do_not_mix(bridge: Bridge) -> None:
+async def test_sessions_do_not_mix(bridge):
     url = at(bridge)
 
     names = [created(url) for _ in range(3)]
@@ -103,7 +103,7 @@ async def test_sessions_do_not_mix(bridge: Bridge) -> None:
     assert empty(bridge)
 
 
-async def test_what_cannot_be_done_in_a_session_is_said(bridge: Bridge) -> None:
+async def test_what_cannot_be_done_in_a_session_is_said(bridge):
     url = at(bridge)
     name = created(url)
     for method, params, code, words in (
@@ -136,7 +136,7 @@ async def test_what_cannot_be_done_in_a_session_is_said(bridge: Bridge) -> None:
     assert empty(bridge)
 
 
-def test_there_are_as_many_sessions_as_seats(start: Start) -> None:
+def test_there_are_as_many_sessions_as_seats(start):
     url = at(start(max_sessions=2))
     name, _ = created(url), created(url)
     full = ask(url, CREATE)["error"]
@@ -144,7 +144,7 @@ def test_there_are_as_many_sessions_as_seats(start: Start) -> None:
     assert ask(url, CLOSE, session_id=name)["result"]["closed"] and created(url) != name
 
 
-async def test_an_idle_session_is_closed_and_its_seat_freed(start: Start) -> None:
+async def test_an_idle_session_is_closed_and_its_seat_freed(start):
     bridge = start(idle_seconds=0.5)
     url = at(bridge)
     name = created(url)
@@ -156,7 +156,7 @@ async def test_an_idle_session_is_closed_and_its_seat_freed(start: Start) -> Non
 
 
 @pytest.mark.slow
-async def test_a_websocket_is_not_idle_while_tools_are_called_in_its_session(start: Start) -> None:
+async def test_a_websocket_is_not_idle_while_tools_are_called_in_its_session(start):
     bridge = start(idle_seconds=3.0)
     url, look = at(bridge), {"name": "env_step", "arguments": {"command": "inventory"}}
 
@@ -173,7 +173,7 @@ async def test_a_websocket_is_not_idle_while_tools_are_called_in_its_session(sta
     assert "unknown" in ask(url, CLOSE, session_id=name)["error"]["message"]
 
 
-async def test_a_bridge_that_ends_closes_its_sessions(start: Start) -> None:
+async def test_a_bridge_that_ends_closes_its_sessions(start):
     bridge = start()
     url = at(bridge)
 
@@ -196,9 +196,7 @@ async def test_a_bridge_that_ends_closes_its_sessions(start: Start) -> None:
         ),
     ),
 )
-def test_every_request_for_tools_has_a_result_or_an_error(
-    bridge: Bridge, http: httpx2.Client, method: str, params: object
-) -> None:
+def test_every_request_for_tools_has_a_result_or_an_error(bridge, http, method, params):
     body = {"jsonrpc": "2.0", "id": "a", "method": method, "params": params}
     reply = http.post(f"{at(bridge)}/mcp", json=body)
     answer = reply.json()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,7 +48,7 @@ def _episode(number: int, group: int, turns: list[Turn]) -> Episode:
     return made_episode(number, *steps, group_id=group, success=bool(number % 2))
 
 
-def test_a_step_earns_what_its_agent_gets_until_its_next_turn() -> None:
+def test_a_step_earns_what_its_agent_gets_until_its_next_turn():
     turns: list[Turn] = [
         ("a", {"a": 1.0, "b": 64.0}),  # before b's first turn: lost
         ("b", {"a": 2.0, "b": 0.5}),
@@ -59,7 +58,7 @@ def test_a_step_earns_what_its_agent_gets_until_its_next_turn() -> None:
     assert _episode(0, 0, turns).own_rewards == [7.0, 0.5, 0.375, 8.0]
 
 
-def test_the_only_agent_of_an_environment_earns_its_rewards() -> None:
+def test_the_only_agent_of_an_environment_earns_its_rewards():
     assert _episode(0, 0, [("", {"x": 1.0}), ("", {"x": 2.0})]).own_rewards == [1.0, 2.0]
 
 
@@ -84,7 +83,7 @@ def _alone(episodes: list[Episode], agent: str) -> list[Episode]:
 @pytest.mark.seconds
 @pytest.mark.parametrize("name", ["grpo", "gigpo", "hgpo", "rloo", "graphgpo"])
 @given(games=st.lists(_TURNS, min_size=2, max_size=6))
-def test_an_estimator_credits_each_agent_as_if_it_had_played_alone(name: str, games: list[list[Turn]]) -> None:
+def test_an_estimator_credits_each_agent_as_if_it_had_played_alone(name, games):
     episodes = [_episode(number, number // 3, turns) for number, turns in enumerate(games)]
     estimator = ESTIMATORS[name]()
     together = unshaped_steps(episodes, 1)
@@ -105,7 +104,7 @@ def _per_step(estimator: Any, rows: StepTable) -> list[float]:
 
 
 @given(games=st.lists(_TURNS, min_size=2, max_size=5))
-def test_numbers_of_groups_do_not_depend_on_what_other_processes_have(games: list[list[Turn]]) -> None:
+def test_numbers_of_groups_do_not_depend_on_what_other_processes_have(games):
     episodes = [_episode(number, 0, turns) for number, turns in enumerate(games)]
     whole = unshaped_steps(episodes, 1)
     parts = [unshaped_steps([episode], 1) for episode in episodes]
@@ -113,7 +112,7 @@ def test_numbers_of_groups_do_not_depend_on_what_other_processes_have(games: lis
     assert np.concatenate([part.episode_id for part in parts]).tolist() == whole.episode_id.tolist()
 
 
-def test_steps_of_one_agent_stay_as_they_are_beside_those_of_several() -> None:
+def test_steps_of_one_agent_stay_as_they_are_beside_those_of_several():
     one, two = _episode(3, 1, [("", {"x": 1.0})]), _episode(4, 1, [("a", {"a": 1.0})])
     table = unshaped_steps([one, two], 1)
     assert (table.episode_id[0], table.group_id[0], table.t[0]) == (3, 1, 0)
@@ -121,7 +120,7 @@ def test_steps_of_one_agent_stay_as_they_are_beside_those_of_several() -> None:
     assert table.extra[AGENT].tolist() == ["", "a"]
 
 
-def test_agents_are_kept_on_disk(tmp_path: Path) -> None:
+def test_agents_are_kept_on_disk(tmp_path):
     episode = _episode(0, 0, [("a", {"a": 1.0}), ("b", {"a": 2.0})])
     write_episodes(tmp_path / "x.parquet", [episode])
     assert [step.agent for step in read_episodes(tmp_path / "x.parquet")[0].steps] == ["a", "b"]
@@ -154,7 +153,7 @@ def loads(work: EpisodeWork, rank: np.ndarray, part: int, ranks: int) -> list[in
 
 
 @given(work, st.integers(4, 6))
-def test_no_other_place_for_an_episode_of_the_slowest_process_saves_a_hundredth(work: EpisodeWork, ranks: int) -> None:
+def test_no_other_place_for_an_episode_of_the_slowest_process_saves_a_hundredth(work, ranks):
     rank = spread_episodes(work, ranks)
     assert ((rank >= 0) & (rank < ranks)).all()
     for part in np.unique(work.part).tolist():
@@ -169,14 +168,14 @@ def test_no_other_place_for_an_episode_of_the_slowest_process_saves_a_hundredth(
 
 
 @given(work)
-def test_what_is_even_stays_where_it_is(work: EpisodeWork) -> None:
+def test_what_is_even_stays_where_it_is(work):
     rank = spread_episodes(work, 4)
     there = EpisodeWork(rank, work.part, work.group, work.episode, work.shared, work.own)
     assert spread_episodes(there, 4).tolist() == rank.tolist()
     assert spread_episodes(work, 4).tolist() == rank.tolist(), "and every process finds the same"
 
 
-def test_a_group_stays_together_where_that_is_as_good() -> None:
+def test_a_group_stays_together_where_that_is_as_good():
     group = np.array([0, 0, 1, 1, 2, 2, 3, 3])
     same = np.zeros(8, np.int64)
     work = EpisodeWork(same, same, group, np.arange(8), same + 500, same + 10)
@@ -185,7 +184,7 @@ def test_a_group_stays_together_where_that_is_as_good() -> None:
 
 
 @given(st.integers(0, 10**6), st.booleans(), st.booleans())
-def test_work_is_the_tokens_that_micro_batches_compute(seed: int, append: bool, share: bool) -> None:
+def test_work_is_the_tokens_that_micro_batches_compute(seed, append, share):
     table = step_table(np.random.default_rng(seed), SIZE, groups=4, members=3, append=append)
     part = np.zeros(len(table), np.int64)
     work = EpisodeWork.of(table, part, 0, share)
@@ -199,14 +198,14 @@ def test_work_is_the_tokens_that_micro_batches_compute(seed: int, append: bool, 
 
 
 @given(st.integers(0, 10**6), st.floats(1.0, 1000.0))
-def test_work_counts_the_tokens_that_each_token_attends_to(seed: int, span: float) -> None:
+def test_work_counts_the_tokens_that_each_token_attends_to(seed, span):
     table = step_table(np.random.default_rng(seed), SIZE, groups=1, members=4)
     work = EpisodeWork.of(table, np.zeros(len(table), np.int64), 0, True, span)
     (tree,) = micro_batches(table, 10**6, True)
     assert loads(work, work.rank, 0, 1)[0] == pytest.approx((1 + tree.depth / span).sum(), abs=len(table))
 
 
-def test_the_span_of_attention_is_its_share_of_a_models_products() -> None:
+def test_the_span_of_attention_is_its_share_of_a_models_products():
     policy = model("llama", SIZE)
     layer = policy.model.layers[0]
     products = sum(p.numel() for p in layer.parameters() if p.ndim == 2)
@@ -215,7 +214,7 @@ def test_the_span_of_attention_is_its_share_of_a_models_products() -> None:
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_episodes_move_whole_and_unchanged(ranks: int) -> None:
+def test_episodes_move_whole_and_unchanged(ranks):
     found: list[dict[str, Any]] = on_ranks(exchanged, ranks)
     before = sorted(row for told in found for row in told["before"])
     assert sorted(row for told in found for row in told["after"]) == before

@@ -6,7 +6,6 @@ The command that chooses BiPACE's layer, pooling and radius.
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -51,7 +50,7 @@ def clouds(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
 
 
 @given(clouds(), st.sampled_from([0.0, 0.05, 0.25, 1.0]))
-def test_clusters_are_those_of_the_algorithm_as_it_is_written(cloud: tuple[np.ndarray, np.ndarray], radius: float):
+def test_clusters_are_those_of_the_algorithm_as_it_is_written(cloud, radius):
     vectors, group = cloud
     codes = greedy_clusters(vectors, group, radius)
     for code in np.unique(group):
@@ -62,9 +61,7 @@ def test_clusters_are_those_of_the_algorithm_as_it_is_written(cloud: tuple[np.nd
 
 
 @given(clouds(), st.sampled_from([0.05, 0.25]))
-def test_clusters_do_not_depend_on_how_many_rows_are_taken_at_a_time(
-    cloud: tuple[np.ndarray, np.ndarray], radius: float
-):
+def test_clusters_do_not_depend_on_how_many_rows_are_taken_at_a_time(cloud, radius):
     vectors, group = cloud
     expected = greedy_clusters(vectors, group, radius)
     with pytest.MonkeyPatch.context() as patch:
@@ -73,7 +70,7 @@ def test_clusters_do_not_depend_on_how_many_rows_are_taken_at_a_time(
 
 
 @given(step_tables(), normalisations, st.sampled_from(["episode", "step"]))
-def test_with_exact_states_and_credit_by_mean_it_is_gigpo_bit_for_bit(steps: StepTable, normalise: str, weigh: str):
+def test_with_exact_states_and_credit_by_mean_it_is_gigpo_bit_for_bit(steps, normalise, weigh):
     steps = steps.with_columns(embedding=np.eye(3)[["abc".index(key) for key in steps.state_key]])
     compare = StateComparison(normalise, weigh)
     for embedder in ({"embedder": "identity"}, {}):  # of equal states, or of fingerprints that are one-hot
@@ -82,7 +79,7 @@ def test_with_exact_states_and_credit_by_mean_it_is_gigpo_bit_for_bit(steps: Ste
 
 
 @given(step_tables(), st.sampled_from(["q", "diff"]))
-def test_credit_is_that_of_the_equations(steps: StepTable, credit: str):
+def test_credit_is_that_of_the_equations(steps, credit):
     estimator = BiPACE(embedder="identity", credit=credit)
     cluster, key = estimator.clusters(steps), estimator.action_keys(steps)
     returns = discounted_returns(steps, 0.95)
@@ -180,7 +177,7 @@ def context(steps: StepTable, row: int, k: int) -> tuple[object, ...]:
 
 
 @given(step_tables(), normalisations, st.sampled_from([0, 1]))
-def test_with_depth_zero_hgpo_is_the_step_term_of_gigpo(steps: StepTable, normalise: str, ddof: int):
+def test_with_depth_zero_hgpo_is_the_step_term_of_gigpo(steps, normalise, ddof):
     compare = StateComparison(normalise, ddof=ddof)
     gigpo, values = GiGPO(compare=compare), HGPO(depth=0, compare=compare)(steps).per_step
     term = gigpo.step_term(discounted_returns(steps, gigpo.gamma), gigpo.step_groups(steps))
@@ -188,7 +185,7 @@ def test_with_depth_zero_hgpo_is_the_step_term_of_gigpo(steps: StepTable, normal
 
 
 @given(step_tables(), st.integers(0, 3), st.sampled_from([0.0, 1.0, 2.0]), st.booleans())
-def test_the_advantage_is_the_weighted_mean_over_its_groups(steps: StepTable, depth: int, alpha: float, omit: bool):
+def test_the_advantage_is_the_weighted_mean_over_its_groups(steps, depth, alpha, omit):
     returns = discounted_returns(steps, 0.9)
     values = HGPO(depth=depth, alpha=alpha, gamma=0.9, compare=CENTRED, omit_zero=omit)(steps).per_step
     contexts = [[context(steps, row, k) for row in range(len(steps))] for k in range(depth + 1)]
@@ -238,12 +235,12 @@ def test_the_episode_term_is_one_more_item():
 
 
 @pytest.mark.parametrize("offset", [0.0, 0.03, 0.1, 1.8])
-def test_a_step_that_only_rounding_takes_off_the_mean_is_still_left_out(offset: float):
+def test_a_step_that_only_rounding_takes_off_the_mean_is_still_left_out(offset):
     steps = table_of([(0, episode, 0, offset + 0.01 * episode * 7, "a", True) for episode in (1, 2, 3)])
     assert (items_of(HGPO(), steps)[:, 1] == 0.0).all()
 
 
-def test_the_probe_names_tasks_that_a_line_separates_and_no_others() -> None:
+def test_the_probe_names_tasks_that_a_line_separates_and_no_others():
     rng = np.random.default_rng(0)
     task = np.repeat([0, 1, 2], 40)
     held_out = np.arange(120) % 2 == 1
@@ -254,7 +251,7 @@ def test_the_probe_names_tasks_that_a_line_separates_and_no_others() -> None:
     assert probe_accuracy(telling[:, :8], task, held_out) > 0.8, "also with fewer columns than rows"
 
 
-def test_the_best_probe_wins_among_the_partitions_that_resolve_something() -> None:
+def test_the_best_probe_wins_among_the_partitions_that_resolve_something():
     coarse = Candidate(Fingerprint(-1), 0.05, clusters=4, singletons=0.1, accuracy=0.812)
     alone = Candidate(Fingerprint(-4), 0.05, clusters=90, singletons=1.0, accuracy=0.9)
     good = Candidate(Fingerprint(-12), 0.05, clusters=12, singletons=0.1, accuracy=0.808)
@@ -265,13 +262,13 @@ def test_the_best_probe_wins_among_the_partitions_that_resolve_something() -> No
         choose([coarse, alone], 5)
 
 
-def test_the_layers_tried_are_the_papers_for_its_depth() -> None:
+def test_the_layers_tried_are_the_papers_for_its_depth():
     assert [28 + layer for layer in layers_of(28)] == [4, 8, 12, 16, 20, 24, 27]
     assert layers_of(3) == [-3, -2, -1]
 
 
 @pytest.mark.slow
-def test_a_run_is_calibrated_to_settings_that_a_run_takes(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_run_is_calibrated_to_settings_that_a_run_takes(place, capfd):
     trained(place, iterations=2, **{"evaluation.envs": []})
     capfd.readouterr()
     assert main([str(place / "runs" / "tiny"), "--radii", "0.01", "0.1", "--steps", "30"]) == 0
@@ -282,7 +279,7 @@ def test_a_run_is_calibrated_to_settings_that_a_run_takes(place: Path, capfd: py
     trained(place, **{"name": "next", "recipe": "bipace", "iterations": 1, "evaluation.envs": [], **settings})
 
 
-def test_a_folder_without_a_run_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_without_a_run_is_refused(tmp_path, capfd):
     assert main([str(tmp_path)]) == 2
     assert "give the folder of a run" in capfd.readouterr().err
     (tmp_path / "config.yaml").write_text("model: {path: x}")

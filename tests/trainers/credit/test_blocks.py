@@ -45,7 +45,7 @@ def table(answers: list[list[int]], logprob: float = -0.25) -> StepTable:
 
 
 @given(st.lists(st.one_of(TEXT, st.sampled_from(TAGS)), max_size=12).map("".join))
-def test_a_token_is_in_the_block_of_its_first_character(text: str):
+def test_a_token_is_in_the_block_of_its_first_character(text):
     ids = TOKENIZER.encode(text, add_special_tokens=False)
     decoded, begins = Blocks(TOKENIZER).begins(ids)
     assert decoded == text and len(begins) == len(ids) and (np.diff(begins) >= 0).all()
@@ -103,7 +103,7 @@ SPACED = pieces_with_spaces()
 
 
 @given(st.lists(st.one_of(TEXT, st.sampled_from(["<switch>", "find a", "</switch>"])), max_size=8).map("".join))
-def test_places_are_the_lengths_of_what_was_decoded_before(text: str):
+def test_places_are_the_lengths_of_what_was_decoded_before(text):
     ids = SPACED.encode(text, add_special_tokens=False)
     decoded, begins = Blocks(SPACED).begins(ids)
     assert decoded == SPACED.decode(ids)
@@ -113,7 +113,7 @@ def test_places_are_the_lengths_of_what_was_decoded_before(text: str):
 
 @given(st.sampled_from([TOKENIZER, SPACED]), st.lists(st.integers(0, 255), max_size=14))
 @example(SPACED, [36, 177, 0])  # the stream of the tokenizer gives up on these
-def test_any_tokens_have_places_bytes_that_are_no_text_among_them(tokenizer: PreTrainedTokenizerFast, ids: list[int]):
+def test_any_tokens_have_places_bytes_that_are_no_text_among_them(tokenizer, ids):
     decoded, begins = Blocks(tokenizer).begins(ids)
     assert decoded == tokenizer.decode(ids) and len(begins) == len(ids)
     assert (np.diff(begins, prepend=0) >= 0).all() and (begins <= len(decoded)).all()

@@ -89,9 +89,7 @@ def with_targets(steps: StepTable, values: tuple[CriticValue, ...], targets: lis
 @pytest.mark.seconds
 @pytest.mark.parametrize("kind", ["head", "model", "truncated"])
 @pytest.mark.parametrize("values", [TURN_AND_TOKEN, THREE], ids=["turn and token", "three"])
-def test_each_output_learns_the_targets_of_its_places(
-    kind: str, values: tuple[CriticValue, ...], tmp_path: Path
-) -> None:
+def test_each_output_learns_the_targets_of_its_places(kind, values, tmp_path):
     critic = critic_of(kind, values, tmp_path, lr=0.01, epochs=40, minibatches=2)
     table = table_with_an_empty_response()
     before = critic.columns(table)
@@ -108,7 +106,7 @@ def test_each_output_learns_the_targets_of_its_places(
 
 
 @pytest.mark.parametrize("kind", ["head", "model"])
-def test_a_value_at_a_token_is_that_of_the_text_before_it(kind: str, tmp_path: Path) -> None:
+def test_a_value_at_a_token_is_that_of_the_text_before_it(kind, tmp_path):
     values = (CriticValue("value"), CriticValue("value_low", at="low_start"), CriticValue("value", "token"))
     critic = critic_of(kind, values, tmp_path)
     torch.nn.init.normal_(critic.module.value.weight)
@@ -126,7 +124,7 @@ def test_a_value_at_a_token_is_that_of_the_text_before_it(kind: str, tmp_path: P
 
 
 @pytest.mark.parametrize("kind", ["head", "model"])
-def test_the_gradient_is_the_sum_of_the_means_over_each_outputs_own_values(kind: str, tmp_path: Path) -> None:
+def test_the_gradient_is_the_sum_of_the_means_over_each_outputs_own_values(kind, tmp_path):
     table = table_with_an_empty_response()
     weight = torch.from_numpy(np.random.default_rng(8).normal(size=(2, 32))).float()
     rng = np.random.default_rng(5)
@@ -146,14 +144,14 @@ def test_the_gradient_is_the_sum_of_the_means_over_each_outputs_own_values(kind:
         assert float((found - turn[name] - token[name]).abs().max()) < 1e-5 * scale, name
 
 
-def test_a_state_of_other_outputs_is_refused_with_the_tensor_that_differs(tmp_path: Path) -> None:
+def test_a_state_of_other_outputs_is_refused_with_the_tensor_that_differs(tmp_path):
     one, two = critic_of("head", (CriticValue(per="token"),), tmp_path), critic_of("head", TURN_AND_TOKEN, tmp_path)
     with pytest.raises(StateMismatch, match=r"value\.bias has shape \(1,\), that of the config \(2,\)"):
         two.parts[0].load(one.parts[0].state())
 
 
 @pytest.mark.parametrize("name", COMPUTED)
-def test_first_layers_compute_what_the_whole_model_has_there(name: str, tmp_path: Path) -> None:
+def test_first_layers_compute_what_the_whole_model_has_there(name, tmp_path):
     whole = architecture(name, SIZE)
     whole.save_pretrained(tmp_path)
     cut = load_backbone(ModelConfig(path=str(tmp_path)), "model.path", layers=1)
@@ -170,7 +168,7 @@ def test_first_layers_compute_what_the_whole_model_has_there(name: str, tmp_path
     assert kept < {parameter for parameter, _ in base.named_parameters()}
 
 
-def test_of_an_adapted_policy_the_first_layers_have_the_adapter_merged_and_a_new_one(tmp_path: Path) -> None:
+def test_of_an_adapted_policy_the_first_layers_have_the_adapter_merged_and_a_new_one(tmp_path):
     config = ModelConfig(path=str(save_model(tmp_path / "model")), adapter=LORA)
     policy = load_model(config)
     for key, parameter in policy.named_parameters():
@@ -189,14 +187,14 @@ def test_of_an_adapted_policy_the_first_layers_have_the_adapter_merged_and_a_new
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_more_layers_than_the_model_has_are_refused(tmp_path: Path) -> None:
+def test_more_layers_than_the_model_has_are_refused(tmp_path):
     model("qwen2", SIZE).save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match=r"critic of kind truncated has 3 layers, but .* has 2; set method\.critic"):
         load_backbone(ModelConfig(path=str(tmp_path)), "model.path", layers=3)
 
 
 @pytest.mark.parametrize("kind", ["head", "model"])
-def test_an_output_learns_from_the_steps_that_its_column_names_alone(kind: str, tmp_path: Path) -> None:
+def test_an_output_learns_from_the_steps_that_its_column_names_alone(kind, tmp_path):
     values = (CriticValue("value_high", learns="segment"), CriticValue("value_low", at="low_start"))
     critic = critic_of(kind, values, tmp_path)
     torch.nn.init.normal_(critic.module.value.weight)
@@ -219,7 +217,7 @@ ONE = (CriticValue(),)
 
 
 @pytest.mark.parametrize("per", ["step", "token"])
-def test_a_critic_of_its_own_has_the_gradient_of_each_row_by_itself(per: str, tmp_path: Path) -> None:
+def test_a_critic_of_its_own_has_the_gradient_of_each_row_by_itself(per, tmp_path):
     value = CriticValue(per=per)
     critic = critic_of("model", (value,), tmp_path)
     torch.nn.init.normal_(critic.module.value.weight)
@@ -242,7 +240,7 @@ def test_a_critic_of_its_own_has_the_gradient_of_each_row_by_itself(per: str, tm
     assert float((own - expected).norm() / expected.norm()) < 1e-4
 
 
-def test_a_head_reads_the_policy_and_does_not_change_it(tmp_path: Path) -> None:
+def test_a_head_reads_the_policy_and_does_not_change_it(tmp_path):
     critic = critic_of("head", ONE, tmp_path, lr=0.1)
     before = {name: tensor.clone() for name, tensor in critic.policy.state_dict().items()}
     table = step_table(np.random.default_rng(1), SIZE)
@@ -254,14 +252,14 @@ def test_a_head_reads_the_policy_and_does_not_change_it(tmp_path: Path) -> None:
     assert all(p.grad is None for p in critic.policy.parameters())
 
 
-def test_making_a_critic_draws_no_random_number_of_the_run() -> None:
+def test_making_a_critic_draws_no_random_number_of_the_run():
     policy, accelerator = model("qwen2", SIZE), Accelerator(cpu=True)
     before = torch.get_rng_state()
     Critic(CriticConfig(), accelerator, policy, ModelConfig(), OPTIM, [CriticValue()], seed=1)
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_values_that_moved_further_than_the_clip_teach_nothing_more(tmp_path: Path) -> None:
+def test_values_that_moved_further_than_the_clip_teach_nothing_more(tmp_path):
     far = critic_of("head", ONE, tmp_path, lr=0.5, epochs=40, clip=0.1)
     table = step_table(np.random.default_rng(1), SIZE)
     learnt = far.learn(with_targets(far.columns(table), ONE, [np.full(len(table), 100.0)]), np.random.default_rng(0))
@@ -269,7 +267,7 @@ def test_values_that_moved_further_than_the_clip_teach_nothing_more(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_while_the_critic_warms_up_the_policy_rests(place: Path) -> None:
+def test_while_the_critic_warms_up_the_policy_rests(place):
     changes = {"recipe": "steppo", "iterations": 3, "method": {"critic": {"lr": 0.01, "warmup": 2}}}
     records = [r for r in trained(place, **changes) if "train/optimizer_steps" in r]
     assert [r["train/optimizer_steps"] for r in records] == [0, 0, 2]
@@ -277,9 +275,7 @@ def test_while_the_critic_warms_up_the_policy_rests(place: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_checkpoint_without_a_critic_is_refused_by_a_run_with_one(
-    place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_checkpoint_without_a_critic_is_refused_by_a_run_with_one(place, capsys):
     trained(place, iterations=1, recipe="steppo")
     state = place / "runs" / "tiny" / "checkpoints" / "iteration-00001" / "state.json"
     body = orjson.loads(state.read_bytes())
@@ -291,14 +287,14 @@ def test_a_checkpoint_without_a_critic_is_refused_by_a_run_with_one(
     assert "has no critic; it was written by a run without one" in capsys.readouterr().err
 
 
-def test_a_layer_that_the_model_does_not_have_is_refused(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_layer_that_the_model_does_not_have_is_refused(place, capfd):
     changes = {"recipe": "bipace", "method": {"options": {"layer": -3}}}
     assert main(["--config", str(write_settings(place, **changes))]) == 2
     assert "method.options.layer is -3" in capfd.readouterr().err
 
 
 @pytest.mark.slow
-def test_two_processes_train_the_critic_of_one(place: Path) -> None:
+def test_two_processes_train_the_critic_of_one(place):
     both = (*BOTH, "-m", "trainers.train")
     for kind in ("head", "model"):
         critic = {"kind": kind, "lr": 0.001, "epochs": 2, "minibatches": 1}
@@ -313,7 +309,7 @@ def test_two_processes_train_the_critic_of_one(place: Path) -> None:
             assert one[name] == pytest.approx(two[name], rel=1e-4), f"{kind}: {name}"
 
 
-def test_remax_plays_one_greedy_episode_a_task_and_does_not_train_on_it(place: Path) -> None:
+def test_remax_plays_one_greedy_episode_a_task_and_does_not_train_on_it(place):
     (record,) = trained(place, recipe="remax", iterations=1, **{"evaluation.envs": []})
     assert record["train/episodes"] == 6, "as many as without the baseline"
     episodes = read_episodes(place / "runs/tiny/episodes/iteration-00001.parquet")
@@ -326,7 +322,7 @@ def test_remax_plays_one_greedy_episode_a_task_and_does_not_train_on_it(place: P
 
 
 @pytest.mark.parametrize("radius", [None, 0.2])
-def test_bipace_reads_the_actors_hidden_states_and_keeps_the_radius_it_found(place: Path, radius: float | None) -> None:
+def test_bipace_reads_the_actors_hidden_states_and_keeps_the_radius_it_found(place, radius):
     options = {"embedder": "actor_hidden", "radius": radius}
     changes = {"recipe": "bipace", "iterations": 2, "method": {"options": options}, "evaluation.envs": []}
     assert trained(place, **changes)[-1]["diag/cluster/size_mean"] > 1

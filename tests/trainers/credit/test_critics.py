@@ -26,7 +26,7 @@ fractions = st.sampled_from([0.0, 0.5, 0.95, 1.0])
 
 
 @given(step_tables(), fractions, fractions)
-def test_steppo_is_the_discounted_sum_of_temporal_differences(steps: StepTable, gamma: float, lam: float):
+def test_steppo_is_the_discounted_sum_of_temporal_differences(steps, gamma, lam):
     differences, value = StepPO(gamma=gamma, lam=0.0)(steps).per_step, steps.extra["value"]
     for row in range(len(steps)):
         after = np.flatnonzero((steps.episode_id == steps.episode_id[row]) & (steps.t == steps.t[row] + 1))
@@ -37,7 +37,7 @@ def test_steppo_is_the_discounted_sum_of_temporal_differences(steps: StepTable, 
 
 
 @given(step_tables(), fractions)
-def test_values_that_are_the_returns_leave_no_advantage_whatever_lambda(steps: StepTable, lam: float):
+def test_values_that_are_the_returns_leave_no_advantage_whatever_lambda(steps, lam):
     known = steps.with_columns(value=discounted_returns(steps, 0.9))
     result = StepPO(gamma=0.9, lam=lam)(known)
     assert_allclose(result.per_step, 0.0, atol=1e-9)
@@ -46,15 +46,13 @@ def test_values_that_are_the_returns_leave_no_advantage_whatever_lambda(steps: S
 
 
 @given(step_tables(), fractions, fractions)
-def test_ppo_on_steps_of_one_token_is_steppo(steps: StepTable, gamma: float, lam: float):
+def test_ppo_on_steps_of_one_token_is_steppo(steps, gamma, lam):
     steps = with_one_token_a_step(steps)
     assert_allclose(PPO(gamma=gamma, lam=lam)(steps).per_token, StepPO(gamma=gamma, lam=lam)(steps).per_step, atol=1e-9)
 
 
 @given(step_tables(), fractions, fractions)
-def test_with_bootstrap_an_episode_that_was_cut_off_goes_on_with_its_last_value(
-    steps: StepTable, gamma: float, lam: float
-):
+def test_with_bootstrap_an_episode_that_was_cut_off_goes_on_with_its_last_value(steps, gamma, lam):
     value, last = steps.extra["value"], np.zeros(len(steps), np.bool_)
     for episode in np.unique(steps.episode_id):
         rows = np.flatnonzero(steps.episode_id == episode)
@@ -74,7 +72,7 @@ def test_with_bootstrap_an_episode_that_was_cut_off_goes_on_with_its_last_value(
 
 
 @given(step_tables(), fractions, st.sampled_from(["episode", "step"]))
-def test_ppo_with_values_zero_and_lambda_one_is_reinforce_pp(steps: StepTable, gamma: float, scope: str):
+def test_ppo_with_values_zero_and_lambda_one_is_reinforce_pp(steps, gamma, scope):
     steps = steps.with_token_columns(value=np.zeros(len(steps.response.values)))
     assert_allclose(
         PPO(gamma=gamma, lam=1.0, scope=scope, whiten=True)(steps).per_token,
@@ -84,7 +82,7 @@ def test_ppo_with_values_zero_and_lambda_one_is_reinforce_pp(steps: StepTable, g
 
 
 @given(step_tables())
-def test_with_scope_step_no_value_crosses_from_one_step_to_the_next(steps: StepTable):
+def test_with_scope_step_no_value_crosses_from_one_step_to_the_next(steps):
     before = PPO(scope="step").raw(steps)
     for a, b in _spans(steps):
         changed = steps.token_extra["value"].values.copy()
@@ -99,7 +97,7 @@ def _spans(steps: StepTable) -> list[tuple[int, int]]:
 
 
 @given(step_tables(), fractions, fractions)
-def test_vetta_without_its_token_term_is_steppo(steps: StepTable, gamma: float, lam: float):
+def test_vetta_without_its_token_term_is_steppo(steps, gamma, lam):
     turn = StepPO(gamma=gamma, lam=lam)
     assert_array_equal(VETTA(gamma, lam, alpha=0.0)(steps).per_token, turn(steps).tokens(steps))
     assert_array_equal(VETTA(gamma, lam).returns(steps)[0], turn.returns(steps)[0])
@@ -108,7 +106,7 @@ def test_vetta_without_its_token_term_is_steppo(steps: StepTable, gamma: float, 
 
 
 @given(step_tables(), st.sampled_from([0.5, 1.0, 3.0]))
-def test_the_token_term_of_vetta_is_centred_in_each_turn_and_knows_no_reward(steps: StepTable, alpha: float):
+def test_the_token_term_of_vetta_is_centred_in_each_turn_and_knows_no_reward(steps, alpha):
     found = VETTA(alpha=alpha)(steps)
     token, value = found.terms["token"], steps.token_extra["value"].values
     for a, b in _spans(steps):
@@ -127,7 +125,7 @@ def _unplanned(steps: StepTable) -> StepTable:
 
 
 @given(step_tables(), fractions, fractions)
-def test_hiper_with_one_segment_is_steppo(steps: StepTable, gamma: float, lam: float):
+def test_hiper_with_one_segment_is_steppo(steps, gamma, lam):
     steps = _unplanned(steps)
     found = HiPER(gamma, lam, normalise=False)(steps)
     turns = StepPO(gamma, lam)(steps.with_columns(value=steps.extra["value_low"]))
@@ -138,7 +136,7 @@ def test_hiper_with_one_segment_is_steppo(steps: StepTable, gamma: float, lam: f
 
 
 @given(step_tables(), fractions, fractions)
-def test_hiper_with_a_switch_at_every_turn_is_steppo_of_the_high_value(steps: StepTable, gamma: float, lam: float):
+def test_hiper_with_a_switch_at_every_turn_is_steppo_of_the_high_value(steps, gamma, lam):
     steps = steps.with_columns(segment=np.ones(len(steps), np.bool_))
     found = HiPER(gamma, 0.3, lam).segments(steps)
     turns = StepPO(gamma, lam)(steps.with_columns(value=steps.extra["value_high"]))
@@ -148,7 +146,7 @@ def test_hiper_with_a_switch_at_every_turn_is_steppo_of_the_high_value(steps: St
 
 
 @given(step_tables(), st.sampled_from(["paper", "hiper_code", "none"]), st.booleans())
-def test_each_term_of_hiper_is_in_its_own_blocks(steps: StepTable, switch: str, normalise: bool):
+def test_each_term_of_hiper_is_in_its_own_blocks(steps, switch, normalise):
     found, block = HiPER(switch=switch, normalise=normalise)(steps), steps.token_extra["block"].values
     assert_array_equal(sum(found.terms.values()), found.per_token)
     assert not found.terms["switch"][block != 1].any() and not found.terms["high"][block != 2].any()
@@ -198,14 +196,14 @@ def episodes(*wins: bool, length: int = 3) -> StepTable:
 
 
 @given(steps=step_tables())
-def test_without_weights_and_bonus_empg_is_grpo_less_its_mean(steps: StepTable):
+def test_without_weights_and_bonus_empg_is_grpo_less_its_mean(steps):
     expected = GRPO()(steps).per_step
     found = EMPG(k=0.0, zeta=0.0)(steps).per_step
     assert_allclose(found, expected - expected.mean(), atol=1e-12)
 
 
 @given(steps=step_tables(), k=st.sampled_from([0.5, 1.0, 3.0]), zeta=st.sampled_from([0.0, 0.1]))
-def test_the_scale_has_mean_one_and_the_advantages_mean_zero(steps: StepTable, k: float, zeta: float):
+def test_the_scale_has_mean_one_and_the_advantages_mean_zero(steps, k, zeta):
     method = EMPG(k=k, zeta=zeta)
     assert method.scale(steps).mean() == pytest.approx(1.0)
     found = method(steps)
@@ -213,7 +211,7 @@ def test_the_scale_has_mean_one_and_the_advantages_mean_zero(steps: StepTable, k
 
 
 @given(steps=step_tables(), factor=st.sampled_from([0.3, 2.0]), shift=st.sampled_from([0.0, 5.0]))
-def test_empg_reads_the_order_and_spacing_of_entropies_not_their_unit(steps: StepTable, factor: float, shift: float):
+def test_empg_reads_the_order_and_spacing_of_entropies_not_their_unit(steps, factor, shift):
     steps = steps.take(np.flatnonzero(steps.response.lengths > 0))
     other = steps.with_token_columns(**{ENTROPY: shift + factor * steps.token_extra[ENTROPY].values})
     assert_allclose(EMPG()(other).per_step, EMPG()(steps).per_step, atol=1e-5)
@@ -243,13 +241,13 @@ def test_equal_entropies_leave_all_steps_alike():
 
 
 @given(steps=step_tables())
-def test_without_its_step_term_hcapo_is_grpo(steps: StepTable):
+def test_without_its_step_term_hcapo_is_grpo(steps):
     expected = GRPO(POPULATION)(steps).per_step
     assert_array_equal(HCAPO(weight=0.0)(steps).per_step, expected)
 
 
 @given(steps=step_tables())
-def test_no_step_of_a_success_is_blamed_in_hindsight(steps: StepTable):
+def test_no_step_of_a_success_is_blamed_in_hindsight(steps):
     found = HCAPO()(steps)
     assert (found.terms["hindsight"][steps.extra[SUCCESS]] >= 0.0).all()
     whole = HCAPO(harmless=False)
@@ -258,14 +256,14 @@ def test_no_step_of_a_success_is_blamed_in_hindsight(steps: StepTable):
 
 
 @given(steps=step_tables(), shift=st.sampled_from([-2000.0, -10.0, 3.0]))
-def test_the_ratio_asks_which_step_of_the_episode_was_likelier_and_not_how_likely(steps: StepTable, shift: float):
+def test_the_ratio_asks_which_step_of_the_episode_was_likelier_and_not_how_likely(steps, shift):
     filled = steps.take(np.flatnonzero(steps.response.lengths > 0))
     moved = filled.with_token_columns(**{HINDSIGHT: filled.token_extra[HINDSIGHT].values + shift})
     assert_allclose(HCAPO().ratios(moved), HCAPO().ratios(filled), atol=1e-9)
 
 
 @given(steps=step_tables())
-def test_responses_that_are_equally_likely_leave_the_discounted_return(steps: StepTable):
+def test_responses_that_are_equally_likely_leave_the_discounted_return(steps):
     flat = with_signal(steps, HINDSIGHT, np.zeros(len(steps)))
     method = HCAPO(gamma=1.0)
     ratio = method.ratios(flat)
@@ -275,7 +273,7 @@ def test_responses_that_are_equally_likely_leave_the_discounted_return(steps: St
 
 
 @given(steps=step_tables(), gamma=st.sampled_from([0.5, 0.95]))
-def test_smoothing_mixes_with_the_next_step_and_leaves_the_last(steps: StepTable, gamma: float):
+def test_smoothing_mixes_with_the_next_step_and_leaves_the_last(steps, gamma):
     plain, smooth = HCAPO(gamma=gamma), HCAPO(gamma=gamma, alpha=0.3)
     ratio = plain.ratios(steps)
     before, after = plain.values(steps, ratio), smooth.values(steps, ratio)

@@ -89,15 +89,13 @@ def value(measures: dict[str, Measure], name: str) -> float:
 @pytest.mark.seconds
 @pytest.mark.parametrize("ends", [False, True])
 @pytest.mark.parametrize(("decisive", "right"), [((4,), 0.7), ((1, 3, 6), 0.8), (range(8), 0.9)])
-def test_with_enough_episodes_the_decisive_steps_of_a_success_are_those_of_the_corridor(
-    decisive: Sequence[int], right: float, ends: bool
-) -> None:
+def test_with_enough_episodes_the_decisive_steps_of_a_success_are_those_of_the_corridor(decisive, right, ends):
     found = diagnose(of_world(corridor(8, decisive, right, ends), 24, 120))
     assert value(found, "decisive_of_success") == pytest.approx(len(decisive), abs=0.5)
     assert value(found, "decisive_place") == pytest.approx((np.mean(decisive) + 0.5) / 8, abs=0.1) or ends
 
 
-def test_where_no_action_matters_no_step_is_decisive() -> None:
+def test_where_no_action_matters_no_step_is_decisive():
     found = [diagnose(of_world(corridor(8, (), 0.6, False, chance=0.5), 16, 8, seed)) for seed in range(12)]
     steps = [value(one, "decisive_steps") for one in found]
     assert abs(np.mean(steps)) < 3 * np.std(steps) / np.sqrt(len(steps)) + 0.05 and np.mean(np.abs(steps)) < 0.6
@@ -108,7 +106,7 @@ def test_where_no_action_matters_no_step_is_decisive() -> None:
 
 
 @pytest.mark.seconds
-def test_few_episodes_find_half_of_the_decisive_steps_and_larger_groups_find_them_all() -> None:
+def test_few_episodes_find_half_of_the_decisive_steps_and_larger_groups_find_them_all():
     world = corridor(12, (0, 6, 11), 0.8, True)
     few, many = (
         np.mean([value(diagnose(of_world(world, *shape, seed)), "decisive_of_success") for seed in range(3)])
@@ -120,9 +118,7 @@ def test_few_episodes_find_half_of_the_decisive_steps_and_larger_groups_find_the
 
 @pytest.mark.seconds
 @pytest.mark.parametrize(("decisive", "right"), [((4,), 0.8), ((0, 6, 11), 0.8), ((0, 2, 4, 6, 8, 10), 0.9)])
-def test_the_spread_of_returns_tells_how_many_decisions_there_are_where_a_count_does_not_yet(
-    decisive: Sequence[int], right: float
-) -> None:
+def test_the_spread_of_returns_tells_how_many_decisions_there_are_where_a_count_does_not_yet(decisive, right):
     found = [diagnose(of_world(corridor(12, decisive, right, True), 16, 16, seed)) for seed in range(4)]
     measures = [one["effective_decisions"] for one in found]
     assert np.median([one.value for one in measures]) == pytest.approx(len(decisive), rel=0.3)
@@ -131,7 +127,7 @@ def test_the_spread_of_returns_tells_how_many_decisions_there_are_where_a_count_
     assert all(value(one, "decisive_of_success") < len(decisive) + 0.5 for one in found)
 
 
-def test_a_group_whose_numerator_alone_is_known_is_in_the_interval_too() -> None:
+def test_a_group_whose_numerator_alone_is_known_is_in_the_interval_too():
     measure = Measure("effective_decisions", np.array([*[1.0] * 18, 0.5, -0.1]), np.array([*[1.0] * 18, 0.0, 0.0]))
     assert measure.value == pytest.approx(18.4 / 18)
     low, high = measure.interval or (0.0, 0.0)
@@ -140,7 +136,7 @@ def test_a_group_whose_numerator_alone_is_known_is_in_the_interval_too() -> None
     assert few.value == 1.25 and few.interval is None, "a draw may have the last group alone"
 
 
-def test_unequal_decisions_count_as_fewer() -> None:
+def test_unequal_decisions_count_as_fewer():
     def play(rng: np.random.Generator) -> list[Row]:
         good, little = rng.random() < 0.5, rng.random() < 0.5
         return [("door", str(good), 0.0), (f"room {good}", str(little), float(good) + 0.2 * float(little))]
@@ -153,7 +149,7 @@ def test_unequal_decisions_count_as_fewer() -> None:
 
 @settings(max_examples=25)
 @given(st.lists(st.sampled_from([0.0, 1.0, 2.5]), min_size=6, max_size=6))
-def test_the_variance_between_parts_is_estimated_without_bias(values: list[float]) -> None:
+def test_the_variance_between_parts_is_estimated_without_bias(values):
     cell, part = np.zeros(6, np.int64), np.array([0, 0, 1, 1, 1, 1])
     every = [in_halves(np.array(one), cell, part, np.ones(6, np.bool_)) for one in set(permutations(values))]
     assert np.mean([one for one, _ in every]) == pytest.approx(0.0, abs=1e-9)
@@ -178,7 +174,7 @@ def wings(rng: np.random.Generator) -> list[Row]:
     return [("door", "left" if left else "right", 0.0), ("left hall" if left else "right hall", "on", 0.0), *rooms]
 
 
-def test_where_keys_are_states_nothing_is_hidden() -> None:
+def test_where_keys_are_states_nothing_is_hidden():
     found = [diagnose(of_world(diamond, 8, 16, seed)) for seed in range(20)]
     for name in ("alias_step", "alias_previous", "alias_history"):
         values = [value(one, name) for one in found]
@@ -187,7 +183,7 @@ def test_where_keys_are_states_nothing_is_hidden() -> None:
     assert straight["alias_history"].value is None, "each state has one past"
 
 
-def test_equal_keys_of_different_states_are_seen_by_what_came_before() -> None:
+def test_equal_keys_of_different_states_are_seen_by_what_came_before():
     found = diagnose(of_world(wings, 16, 32))
     assert value(found, "alias_history") == pytest.approx(0.16 / 0.25, abs=0.1), "between the wings, of all"
     assert value(found, "alias_previous") == pytest.approx(0.16 / 0.25, abs=0.1), "the hall before the first room"
@@ -198,7 +194,7 @@ def test_equal_keys_of_different_states_are_seen_by_what_came_before() -> None:
 
 @settings(max_examples=25)
 @given(st.lists(st.sampled_from([0.0, 1.0, 2.5]), min_size=3, max_size=6), st.data())
-def test_over_all_assignments_chance_explains_nothing(values: list[float], data: st.DataObject) -> None:
+def test_over_all_assignments_chance_explains_nothing(values, data):
     part = np.array(data.draw(st.lists(st.integers(0, 2), min_size=len(values), max_size=len(values))))
     cell = np.zeros(len(values), np.int64)
     every = [explained_squares(np.array(one), cell, part) for one in permutations(values)]
@@ -207,7 +203,7 @@ def test_over_all_assignments_chance_explains_nothing(values: list[float], data:
 
 
 @pytest.mark.parametrize("values", [(0, 0, 1, 1, 1), (0, 1, 2, 3, 4), (0, 0, 0, 0, 1)])
-def test_over_all_assignments_a_test_counts_nothing(values: tuple[float, ...]) -> None:
+def test_over_all_assignments_a_test_counts_nothing(values):
     every = np.array(list(permutations(values)), float)
     cell = np.repeat(np.arange(len(every)), 5)
     weight = beyond_chance(every.ravel(), cell, np.tile([0, 0, 1, 1, 1], len(every)))
@@ -217,7 +213,7 @@ def test_over_all_assignments_a_test_counts_nothing(values: tuple[float, ...]) -
 
 @settings(max_examples=25)
 @given(step_tables())
-def test_neither_the_order_of_rows_nor_the_names_of_states_matter(steps: StepTable) -> None:
+def test_neither_the_order_of_rows_nor_the_names_of_states_matter(steps):
     order = np.random.default_rng(len(steps)).permutation(len(steps))
     names = {"a": "z", "b": "y", "c": "x"}
     other = replace(steps, state_key=np.array([names[key] for key in steps.state_key], object)).take(order)
@@ -228,7 +224,7 @@ def test_neither_the_order_of_rows_nor_the_names_of_states_matter(steps: StepTab
         np.testing.assert_allclose(measure.counts, two[name].counts, atol=1e-9, err_msg=name)
 
 
-def test_the_plain_measures_of_two_groups_by_hand() -> None:
+def test_the_plain_measures_of_two_groups_by_hand():
     first = [[("s", "a", 0.0), ("u", "a", 0.0), ("s", "b", 3.0)], [("s", "b", 1.0), ("v", "a", 0.0)]]
     second = [[("s", "a", 0.0), ("s", "a", 0.0)], [("s", "a", 0.0)]]
     found = diagnose(played([first, second]))
@@ -243,7 +239,7 @@ def test_the_plain_measures_of_two_groups_by_hand() -> None:
     assert found["success"].interval == pytest.approx((0.02, 0.98), abs=0.03), "Wilson's, of two tasks"
 
 
-def test_prompts_have_in_common_what_they_have() -> None:
+def test_prompts_have_in_common_what_they_have():
     steps = token_table([((1, 2), (9,)), ((1, 2), (9,)), ((2, 1, 1, 3, 4), (9,))], state_key=np.array([*"abc"], object))
     assert token_overlap(steps, np.array([0, 1])).tolist() == [1.0]
     assert token_overlap(steps, states_apart(steps)).tolist() == [1.0, 0.5, 0.5]
@@ -252,7 +248,7 @@ def test_prompts_have_in_common_what_they_have() -> None:
     assert pairs.value == pytest.approx(2 / 3)
 
 
-def test_what_cannot_be_told_is_said_with_the_reason() -> None:
+def test_what_cannot_be_told_is_said_with_the_reason():
     won, lost = [("s", "a", 0.0), ("t", "a", 1.0)], [("s", "b", 0.0), ("u", "a", 0.0)]
     cases = {
         "played once: .* raise rollout.group_size": [[won], [lost]],
@@ -283,7 +279,7 @@ def spot(name: str, length: float, success: float, **gain: float) -> Spot:
 
 
 @given(MEASUREMENTS, MEASUREMENTS)
-def test_distances_are_symmetric_and_need_length_and_success(one: dict[str, float], other: dict[str, float]) -> None:
+def test_distances_are_symmetric_and_need_length_and_success(one, other):
     assert distance(one, other) == distance(other, one) >= 0.0
     told_of = all(m[name] is not None for m in (one, other) for name in ("median_length", "success"))
     assert math.isfinite(distance(one, other)) == (told_of)
@@ -291,7 +287,7 @@ def test_distances_are_symmetric_and_need_length_and_success(one: dict[str, floa
         assert distance(one, one) == 0.0
 
 
-def test_a_doubling_of_the_length_is_one_and_what_is_far_is_on_no_map() -> None:
+def test_a_doubling_of_the_length_is_one_and_what_is_far_is_on_no_map():
     short, long = spot("short", 8.0, 0.2, g2po=3.0), spot("long", 32.0, 0.2, g2po=-3.0, exact=9.0)
     assert distance(short.measures, long.measures) == pytest.approx(2.0 / math.sqrt(2.0))
     assert nearest([short, long], {**long.measures, "median_length": 30.0}) is long
@@ -300,7 +296,7 @@ def test_a_doubling_of_the_length_is_one_and_what_is_far_is_on_no_map() -> None:
     assert best_of(short) == "g2po" and best_of(long) == "grpo"  # exact credit is nobody's
 
 
-def test_a_suggestion_is_made_only_by_a_map_whose_choices_held() -> None:
+def test_a_suggestion_is_made_only_by_a_map_whose_choices_held():
     spots = [spot("short", 8.0, 0.2, g2po=3.0, exact=8.0)]
     lines = describe_nearest(Map(spots, "g2po", True, "a test"), spots[0].measures)
     assert "short" in lines[0] and "exact +8.0 [+7.0, +9.0]" in lines[0] and lines[1] == "suggested: g2po"
@@ -310,7 +306,7 @@ def test_a_suggestion_is_made_only_by_a_map_whose_choices_held() -> None:
     assert len(describe_nearest(Map(spots, "g2po", True, "a test"), {})) == 1
 
 
-def test_the_package_s_map_is_whole() -> None:
+def test_the_package_s_map_is_whole():
     atlas = load()
     assert atlas.tested and atlas.usual and (atlas.spots or describe_nearest(atlas, {}) == [])
     for one in atlas.spots:

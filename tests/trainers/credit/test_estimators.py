@@ -64,7 +64,7 @@ def test_every_file_of_a_method_enters_its_name():
 @pytest.mark.seconds
 @given(steps=step_tables(), seed=st.integers(0, 2**32 - 1))
 @for_each(name=ESTIMATORS)
-def test_permuting_the_rows_permutes_the_advantages(name: str, steps: StepTable, seed: int):
+def test_permuting_the_rows_permutes_the_advantages(name, steps, seed):
     order = np.random.default_rng(seed).permutation(len(steps))
     estimator = ESTIMATORS[name]()
     assert_allclose(
@@ -78,7 +78,7 @@ def test_permuting_the_rows_permutes_the_advantages(name: str, steps: StepTable,
 @pytest.mark.seconds
 @given(steps=step_tables())
 @for_each(name=ESTIMATORS)
-def test_other_names_for_groups_episodes_and_states_change_nothing(name: str, steps: StepTable):
+def test_other_names_for_groups_episodes_and_states_change_nothing(name, steps):
     keys, ends = (np.array([None, *("state " + key * 3 for key in column)], object)[1:]
                   for column in (steps.state_key, steps.extra[NEXT_STATE]))  # fmt: skip
     renamed = replace(steps, group_id=-7 * steps.group_id, episode_id=1000 - steps.episode_id, state_key=keys)
@@ -89,7 +89,7 @@ def test_other_names_for_groups_episodes_and_states_change_nothing(name: str, st
 
 @given(steps=step_tables(), constant=st.integers(-50, 50))
 @for_each(name=[*TAKES_THE_GROUP_AS_BASELINE, *COMPARES_STEPS])
-def test_adding_a_constant_to_every_return_of_a_group_changes_nothing(name: str, steps: StepTable, constant: int):
+def test_adding_a_constant_to_every_return_of_a_group_changes_nothing(name, steps, constant):
     # Put on last steps: with gamma 1, every return to go of the group moves by it as well.
     last = np.array([t == steps.t[steps.episode_id == e].max() for e, t in zip(steps.episode_id, steps.t, strict=True)])
     moved = steps.with_reward(steps.reward + np.where(last & (steps.group_id == 5), float(constant), 0.0))
@@ -99,7 +99,7 @@ def test_adding_a_constant_to_every_return_of_a_group_changes_nothing(name: str,
 
 @given(steps=step_tables())
 @for_each(name=WITHOUT_CRITIC)
-def test_equal_rewards_everywhere_give_exactly_nothing(name: str, steps: StepTable):
+def test_equal_rewards_everywhere_give_exactly_nothing(name, steps):
     # Returns are equal within a group only where its episodes are equally long; one step each makes them so.
     one_step = steps.take(np.flatnonzero(steps.t == 0))
     same = one_step.with_reward(np.full(len(one_step), 0.1))
@@ -108,14 +108,14 @@ def test_equal_rewards_everywhere_give_exactly_nothing(name: str, steps: StepTab
 
 @given(steps=step_tables(max_episodes=1))
 @for_each(name=TAKES_THE_GROUP_AS_BASELINE)
-def test_an_episode_alone_in_its_group_gets_no_episode_advantage(name: str, steps: StepTable):
+def test_an_episode_alone_in_its_group_gets_no_episode_advantage(name, steps):
     estimator = ESTIMATORS[name](**EPISODE_TERM_ALONE.get(name, {}))
     assert (advantage(estimator, steps) == 0.0).all()
 
 
 @given(steps=step_tables(min_episodes=2))
 @for_each(name=[name for name in TAKES_THE_GROUP_AS_BASELINE if name != "opo"])
-def test_the_episode_term_has_mean_zero_over_the_episodes_of_a_group(name: str, steps: StepTable):
+def test_the_episode_term_has_mean_zero_over_the_episodes_of_a_group(name, steps):
     estimator = ESTIMATORS[name](**EPISODE_TERM_ALONE.get(name, {}))
     values, first = advantage(estimator, steps), steps.t == 0
     for group in np.unique(steps.group_id):
@@ -123,7 +123,7 @@ def test_the_episode_term_has_mean_zero_over_the_episodes_of_a_group(name: str, 
 
 
 @given(step_tables(), st.sampled_from(["std", "mean"]), st.sampled_from(["episode", "step"]))
-def test_gigpo_without_its_step_term_is_grpo(steps: StepTable, normalise: str, weigh: str):
+def test_gigpo_without_its_step_term_is_grpo(steps, normalise, weigh):
     assert_array_equal(
         advantage(GiGPO(step_weight=0.0, compare=StateComparison(normalise, weigh)), steps),
         advantage(GRPO(StateComparison(normalise, weigh)), steps),
@@ -131,7 +131,7 @@ def test_gigpo_without_its_step_term_is_grpo(steps: StepTable, normalise: str, w
 
 
 @given(step_tables())
-def test_gigpo_where_no_state_is_met_twice_is_grpo(steps: StepTable):
+def test_gigpo_where_no_state_is_met_twice_is_grpo(steps):
     keys = np.empty(len(steps), object)
     keys[:] = [f"state {row}" for row in range(len(steps))]
     lonely = replace(steps, state_key=keys)
@@ -141,7 +141,7 @@ def test_gigpo_where_no_state_is_met_twice_is_grpo(steps: StepTable):
 
 
 @given(step_tables(min_episodes=2), st.sampled_from(["grpo", "gigpo"]))
-def test_dividing_by_the_standard_deviation_makes_the_scale_of_rewards_irrelevant(steps: StepTable, name: str):
+def test_dividing_by_the_standard_deviation_makes_the_scale_of_rewards_irrelevant(steps, name):
     estimator = ESTIMATORS[name](compare=StateComparison(epsilon=0.0))
     assert_allclose(advantage(estimator, steps.with_reward(steps.reward * 4)), advantage(estimator, steps), atol=1e-7)
 
@@ -180,7 +180,7 @@ def test_gigpo_on_a_table_small_enough_to_work_out_by_hand():
 
 
 @given(step_tables(min_episodes=2))
-def test_opo_subtracts_the_mean_of_its_group_weighted_by_response_tokens(steps: StepTable):
+def test_opo_subtracts_the_mean_of_its_group_weighted_by_response_tokens(steps):
     values, returns = OPO()(steps).per_step, episode_returns(steps)
     for row in range(len(steps)):
         group = steps.group_id == steps.group_id[row]
@@ -199,7 +199,7 @@ def test_opo_lets_a_long_episode_move_the_baseline():
 
 
 @given(step_tables())
-def test_remax_to_go_is_remax_where_rewards_come_at_the_end_only(steps: StepTable):
+def test_remax_to_go_is_remax_where_rewards_come_at_the_end_only(steps):
     steps = with_one_token_a_step(steps)
     last = np.array([t == steps.t[steps.episode_id == e].max() for e, t in zip(steps.episode_id, steps.t, strict=True)])
     late = steps.with_reward(np.where(last, steps.reward, 0.0))
@@ -211,7 +211,7 @@ def test_remax_counts_the_episodes_that_beat_the_greedy_one():
     assert ReMax()(steps).diagnostics == {"greedy_return": 0.0, "better_than_greedy": 0.5}
 
 
-def test_tasks_whose_greedy_episode_failed_are_left_out_and_counted(caplog: pytest.LogCaptureFixture):
+def test_tasks_whose_greedy_episode_failed_are_left_out_and_counted(caplog):
     greedy = table_of([(greedy_group(group), group, 0, 0.5 + group, "a", True) for group in (0, 1)])
     sampled = table_of([(group, 10 + group, 0, 0.0, "a", True) for group in (0, 1, 2, 3)])
     parts = [part.with_columns(**{GREEDY: np.full(len(part), part is greedy)}) for part in (greedy, sampled)]
@@ -227,7 +227,7 @@ def test_tasks_whose_greedy_episode_failed_are_left_out_and_counted(caplog: pyte
 
 
 @given(step_tables())
-def test_gpg_is_the_centred_return_times_one_factor(table: StepTable):
+def test_gpg_is_the_centred_return_times_one_factor(table):
     estimator = GPG()
     advantage, centred = estimator(table).per_step, DrGRPO()(table).per_step
     assert_allclose(advantage, centred * estimator.alpha(table), rtol=1e-12)
@@ -247,7 +247,7 @@ def test_the_factor_makes_up_for_groups_without_a_signal():
 
 
 @given(step_tables(), st.sampled_from([0.0, 0.9, 1.0]))
-def test_a_token_earns_what_comes_after_it_in_its_episode(steps: StepTable, gamma: float):
+def test_a_token_earns_what_comes_after_it_in_its_episode(steps, gamma):
     returns = ReinforcePP(gamma=gamma).returns(steps)
     offsets = steps.response.offsets
     for episode in np.unique(steps.episode_id):
@@ -267,7 +267,7 @@ def test_a_token_earns_what_comes_after_it_in_its_episode(steps: StepTable, gamm
 
 
 @given(step_tables())
-def test_with_scope_step_every_step_earns_the_return_of_its_whole_episode(steps: StepTable):
+def test_with_scope_step_every_step_earns_the_return_of_its_whole_episode(steps):
     returns = ReinforcePP(scope="step").returns(steps)
     assert_allclose(returns, np.repeat(episode_returns(steps), steps.response.lengths), atol=1e-9)
 
@@ -278,7 +278,7 @@ def test_a_token_column_of_rewards_is_added():
 
 
 @given(step_tables(min_episodes=2))
-def test_whitened_values_have_mean_zero_and_deviation_one(steps: StepTable):
+def test_whitened_values_have_mean_zero_and_deviation_one(steps):
     for method in (ReinforcePP(epsilon=0.0), StepPO(whiten=True, epsilon=0.0)):
         values = method(steps).whole
         if len(values) > 1 and values.any():
@@ -302,7 +302,7 @@ def test_whitening_by_token_lets_long_responses_weigh_more():
 
 
 @given(step_tables(), st.sampled_from([0.0, 0.5, 0.95, 1.0]))
-def test_return_to_go_is_the_discounted_sum_of_the_rewards_from_here_on(steps: StepTable, gamma: float):
+def test_return_to_go_is_the_discounted_sum_of_the_rewards_from_here_on(steps, gamma):
     returns = discounted_returns(steps, gamma)
     for row in range(len(steps)):
         later = [
@@ -315,7 +315,7 @@ def test_return_to_go_is_the_discounted_sum_of_the_rewards_from_here_on(steps: S
 
 
 @given(step_tables())
-def test_without_discount_the_return_of_the_first_step_is_the_return_of_the_episode(steps: StepTable):
+def test_without_discount_the_return_of_the_first_step_is_the_return_of_the_episode(steps):
     first = steps.t == 0
     assert_allclose(discounted_returns(steps, 1.0)[first], episode_returns(steps)[first], atol=1e-12)
 
@@ -333,7 +333,7 @@ def test_a_row_score_counts_for_its_own_row_only():
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(-1000, 1000)), min_size=1), st.sampled_from([0, 1]))
-def test_group_statistics_are_those_of_numpy_on_each_group(pairs: list[tuple[int, int]], ddof: int):
+def test_group_statistics_are_those_of_numpy_on_each_group(pairs, ddof):
     group = group_codes(np.array([pair[0] for pair in pairs]))
     values = np.array([pair[1] / 7 for pair in pairs])
     stats = group_statistics(values, group, ddof=ddof)
@@ -346,7 +346,7 @@ def test_group_statistics_are_those_of_numpy_on_each_group(pairs: list[tuple[int
 
 
 @given(st.floats(-1e6, 1e6), st.integers(2, 40), st.sampled_from([0, 1]), st.sampled_from([0.0, 1e-6]))
-def test_equal_values_are_worth_exactly_nothing(value: float, count: int, ddof: int, epsilon: float):
+def test_equal_values_are_worth_exactly_nothing(value, count, ddof, epsilon):
     values, group = np.full(count, value), np.zeros(count, np.int64)
     relative = StateComparison(ddof=ddof, epsilon=epsilon).within(values, group)
     assert (relative == 0.0).all()
@@ -368,7 +368,7 @@ def test_codes_are_equal_exactly_where_every_column_is():
 
 
 @given(st.lists(st.one_of(st.integers(-5, 5), st.integers(-(2**62), 2**62)), max_size=40))
-def test_codes_are_numbered_in_the_order_of_first_appearance_however_far_apart_the_keys_are(keys: list[int]):
+def test_codes_are_numbered_in_the_order_of_first_appearance_however_far_apart_the_keys_are(keys):
     expected = [list(dict.fromkeys(keys)).index(key) for key in keys]
     assert group_codes(np.array(keys, np.int64)).tolist() == expected
     assert group_codes(np.array([str(key) for key in keys], object)).tolist() == expected
@@ -385,7 +385,7 @@ def test_similar_keys_join_the_first_cluster_whose_first_member_they_resemble():
 
 
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
-def test_a_method_and_its_plain_transcription_give_the_same(case) -> None:  # type: ignore[no-untyped-def]
+def test_a_method_and_its_plain_transcription_give_the_same(case):
     steps = step_table(800, seed=1, dimensions=16)
     assert_allclose(case.ours(steps), case.plain(steps), rtol=1e-6, atol=1e-6)
 
@@ -397,9 +397,9 @@ FILLED = {"opo", "ppo", "reinforce_pp", "bipace", "scpo (shaper)"}
 
 @given(steps=step_tables())
 @for_each(name=[name for name in TRANSCRIBED if name not in FILLED])
-def test_they_give_the_same_on_any_table(name: str, steps: StepTable) -> None:
+def test_they_give_the_same_on_any_table(name, steps):
     assert_allclose(TRANSCRIBED[name].ours(steps), TRANSCRIBED[name].plain(steps), rtol=1e-6, atol=1e-6)
 
 
-def test_every_estimator_is_benchmarked() -> None:
+def test_every_estimator_is_benchmarked():
     assert TRANSCRIBED.keys() >= set(ESTIMATORS)

@@ -38,7 +38,7 @@ def report(shared: Path) -> Report:
     return run(shared / "golden")
 
 
-def test_every_method_and_loss_that_is_here_agrees_with_the_originals(report: Report):
+def test_every_method_and_loss_that_is_here_agrees_with_the_originals(report):
     assert [f"{result.file} {result.case_id}" for result in report.disagreements] == []
     assert not report.unread
     assert all(result.covered for result in report.results), "every case is compared"
@@ -51,7 +51,7 @@ def test_every_method_and_loss_that_is_here_agrees_with_the_originals(report: Re
             assert not missing, (result.case_id, result.not_covered)
 
 
-def test_newer_methods_agree_with_the_originals(shared: Path):
+def test_newer_methods_agree_with_the_originals(shared):
     report = run(shared / "golden-2")
     assert [f"{result.file} {result.case_id}" for result in report.disagreements] == []
     assert not report.unread
@@ -67,7 +67,7 @@ def test_newer_methods_agree_with_the_originals(shared: Path):
     assert all(not result.not_covered for result in report.results if result.covered)
 
 
-def test_what_is_set_aside_is_the_originals_rounding_and_nothing_else(report: Report):
+def test_what_is_set_aside_is_the_originals_rounding_and_nothing_else(report):
     aside = [(r, c) for r in report.results for c in r.comparisons if c.aside]
     assert {result.estimator for result, _ in aside} <= {"gigpo", "gigpo_traj", "hgpo"}
     for result, comparison in aside:
@@ -114,16 +114,12 @@ RIGHT = {"per_row": [0.0, 0.0, 0.5, 1.0]}
         (RIGHT, {"peer": "stranger"}, 2, "of peer 'stranger' is not known"),
     ],
 )
-def test_a_case_agrees_or_differs_or_is_listed_with_the_reason(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], expect: Any, changes: Any, status: int, said: str
-):
+def test_a_case_agrees_or_differs_or_is_listed_with_the_reason(tmp_path, capsys, expect, changes, status, said):
     assert main([str(write(tmp_path, expect, **changes)), "--verbose"]) == status
     assert said in capsys.readouterr().out
 
 
-def test_an_input_that_cannot_be_used_fails_the_case_and_not_the_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_an_input_that_cannot_be_used_fails_the_case_and_not_the_run(tmp_path, capsys):
     folder = write(tmp_path, RIGHT)
     (folder / "some_steps.json").write_text(json.dumps({"schema": "golden-steps/1", "steps": [{"traj_id": "t"}]}))
     (folder / "broken.json").write_text("{")
@@ -195,9 +191,7 @@ def recorded(peer: str, estimator: str) -> tuple[dict[str, Any], dict[str, Any]]
 
 @pytest.mark.parametrize("estimator", ["gae_token", "reinforce_plus_plus"])
 @pytest.mark.parametrize("peer", ["verl", "verl-agent"])
-def test_observation_tokens_inside_a_row_are_treated_as_each_original_does(
-    tmp_path: Path, peer: str, estimator: str
-) -> None:
+def test_observation_tokens_inside_a_row_are_treated_as_each_original_does(tmp_path, peer, estimator):
     data, case = recorded(peer, estimator)
     (tmp_path / "holes.json").write_text(json.dumps(data))
     document = {"schema": "golden-expected/1", "input": "holes", "peer": {"name": peer}, "cases": [case]}
@@ -266,7 +260,7 @@ def value(found: Any, key: str) -> Any:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.section}: {row.setting}")
-def test_every_option_on_the_page_exists_and_has_the_stated_value(row: Row) -> None:
+def test_every_option_on_the_page_exists_and_has_the_stated_value(row):
     stated = [text for text in CODE.findall(row.ours) if re.match(r"[a-z_.]+: ", text)]
     environments = [name for name in row.runs if name in ENVIRONMENTS]
     names = matched(row)
@@ -279,7 +273,7 @@ def test_every_option_on_the_page_exists_and_has_the_stated_value(row: Row) -> N
     assert row.ours and row.verdict.partition(":")[0] in ("same", "differs")
 
 
-def test_every_run_and_every_pattern_is_on_the_page() -> None:
+def test_every_run_and_every_pattern_is_on_the_page():
     assert not RUNS.keys() - {name for row in ROWS for name in matched(row)}
     for row in ROWS:
         for pattern in row.runs:

@@ -46,7 +46,7 @@ def lone(steps: StepTable) -> StepTable:
 
 
 @given(steps=step_tables(max_episodes=6))
-def test_parts_are_the_strongly_connected_ones_of_scipy(steps: StepTable):
+def test_parts_are_the_strongly_connected_ones_of_scipy(steps):
     graph = StateGraph.of(steps, "success")
     count = len(graph.group)
     edges = coo_matrix((np.ones(len(steps)), (graph.node, graph.following)), shape=(count, count))
@@ -67,7 +67,7 @@ def test_long_rings_are_one_part_each():
 
 
 @given(steps=step_tables())
-def test_nodes_are_the_states_of_a_group_and_edges_lead_to_the_next_one(steps: StepTable):
+def test_nodes_are_the_states_of_a_group_and_edges_lead_to_the_next_one(steps):
     graph = StateGraph.of(steps, "success")
     same = group_codes(steps.group_id, steps.state_key)
     assert_array_equal(group_codes(graph.node), same)
@@ -81,14 +81,14 @@ def test_nodes_are_the_states_of_a_group_and_edges_lead_to_the_next_one(steps: S
 
 
 @given(steps=step_tables())
-def test_states_that_are_wholly_alike_are_equal(steps: StepTable):
+def test_states_that_are_wholly_alike_are_equal(steps):
     exact, alike = StateGraph.of(steps, "success"), StateGraph.of(steps, "success", similarity=1.0)
     assert_array_equal(group_codes(exact.node), group_codes(alike.node))
     assert_array_equal(exact.distance[exact.following], alike.distance[alike.following])
 
 
 @given(steps=step_tables())
-def test_a_single_reward_at_success_spreads_as_a_power_of_the_distance(steps: StepTable):
+def test_a_single_reward_at_success_spreads_as_a_power_of_the_distance(steps):
     steps = terminal(steps)
     graph = StateGraph.of(steps, "success")
     value = np.where(graph.reachable, 10.0 * 0.9**graph.distance, 0.0)
@@ -97,7 +97,7 @@ def test_a_single_reward_at_success_spreads_as_a_power_of_the_distance(steps: St
 
 
 @given(steps=step_tables())
-def test_without_their_step_term_they_are_grpo(steps: StepTable):
+def test_without_their_step_term_they_are_grpo(steps):
     expected = GRPO()(steps).per_step
     assert_array_equal(GraphGPO(graph_weight=0.0)(steps).per_step, expected)
     assert_array_equal(G2PO(step_weight=0.0)(steps).per_step, expected)
@@ -105,7 +105,7 @@ def test_without_their_step_term_they_are_grpo(steps: StepTable):
 
 
 @given(steps=step_tables())
-def test_where_no_episodes_meet_nothing_is_compared(steps: StepTable):
+def test_where_no_episodes_meet_nothing_is_compared(steps):
     steps = lone(steps)
     assert_array_equal(GraphGPO()(steps).per_step, GRPO()(steps).per_step)
     assert_array_equal(RewardFlow()(steps).per_step, DrGRPO()(steps).per_step)
@@ -113,21 +113,21 @@ def test_where_no_episodes_meet_nothing_is_compared(steps: StepTable):
 
 
 @given(steps=step_tables(), gamma=st.sampled_from([0.5, 0.9, 1.0]))
-def test_potentials_without_weight_are_the_step_term_of_gigpo(steps: StepTable, gamma: float):
+def test_potentials_without_weight_are_the_step_term_of_gigpo(steps, gamma):
     gigpo = GiGPO(gamma=gamma)
     term = gigpo.step_term(discounted_returns(steps, gamma), gigpo.step_groups(steps))
     assert_array_equal(PGPO(eta=gamma, beta=0.0)(steps).per_step, term)
 
 
 @given(steps=step_tables(), gamma=st.sampled_from([0.5, 0.9, 1.0]))
-def test_group_values_with_lambda_one_are_the_centred_step_term_of_gigpo(steps: StepTable, gamma: float):
+def test_group_values_with_lambda_one_are_the_centred_step_term_of_gigpo(steps, gamma):
     gigpo = GiGPO(gamma=gamma, compare=CENTRED)
     term = gigpo.step_term(discounted_returns(steps, gamma), gigpo.step_groups(steps))
     assert_allclose(GAGPO(gamma=gamma, lam=1.0, over="none")(steps).per_step, term, atol=1e-9)
 
 
 @given(steps=step_tables(), gamma=st.sampled_from([0.5, 0.95]))
-def test_values_of_g2po_are_discounted_potentials_where_only_success_pays(steps: StepTable, gamma: float):
+def test_values_of_g2po_are_discounted_potentials_where_only_success_pays(steps, gamma):
     steps = terminal(steps)
     before, _ = G2PO(gamma=gamma).values(steps)
     potential, _ = PGPO(eta=gamma).potentials(steps)
@@ -135,7 +135,7 @@ def test_values_of_g2po_are_discounted_potentials_where_only_success_pays(steps:
 
 
 @given(steps=step_tables(), omega=st.sampled_from([0.2, 0.5, 0.8]))
-def test_all_exponents_agree_where_nothing_is_added_to_the_deviation(steps: StepTable, omega: float):
+def test_all_exponents_agree_where_nothing_is_added_to_the_deviation(steps, omega):
     results = [
         GraphGPO(omega, exponent=exponent, compare=EXACT)(steps).per_step for exponent in ("change", "paper", "code")
     ]
@@ -176,7 +176,7 @@ def test_a_task_of_one_step_is_not_a_number_in_the_authors_code_alone():
 
 
 @given(steps=step_tables())
-def test_leaving_ones_own_visit_out_leaves_the_mean_of_the_others(steps: StepTable):
+def test_leaving_ones_own_visit_out_leaves_the_mean_of_the_others(steps):
     steps = terminal(steps)
     before, _ = PGPO(leave_one_out=True).potentials(steps)
     returns = discounted_returns(steps, 0.95)
@@ -187,7 +187,7 @@ def test_leaving_ones_own_visit_out_leaves_the_mean_of_the_others(steps: StepTab
 
 
 @given(steps=step_tables(), flags=st.integers(0, 2**32 - 1))
-def test_milestones_cut_episodes_into_segments(steps: StepTable, flags: int):
+def test_milestones_cut_episodes_into_segments(steps, flags):
     reached = np.random.default_rng(flags).random(len(steps)) < 0.4
     steps, method = steps.with_columns(**{MILESTONE: reached}), BEACON(gamma=0.5)
     segment, earned = method.segments(steps), method.milestone_returns(steps)
@@ -203,7 +203,7 @@ def test_milestones_cut_episodes_into_segments(steps: StepTable, flags: int):
 
 
 @given(steps=step_tables())
-def test_without_milestones_beacon_is_dr_grpo(steps: StepTable):
+def test_without_milestones_beacon_is_dr_grpo(steps):
     expected = DrGRPO()(steps).per_step
     bare = steps.with_columns(**{MILESTONE: np.zeros(len(steps), np.bool_)})
     assert_array_equal(BEACON()(bare).per_step, expected)
@@ -227,7 +227,7 @@ def per_step(found):
 
 
 @given(step_tables())
-def test_without_branches_tree_grpo_is_grpo(steps: StepTable):
+def test_without_branches_tree_grpo_is_grpo(steps):
     alone = steps.with_columns(**{TREE: steps.episode_id})
     grpo = per_step(GRPO()(steps))
     for combine in ("sum", "tree_2norm"):
@@ -236,7 +236,7 @@ def test_without_branches_tree_grpo_is_grpo(steps: StepTable):
 
 
 @given(step_tables())
-def test_one_tree_per_task_compares_twice_within_the_task(steps: StepTable):
+def test_one_tree_per_task_compares_twice_within_the_task(steps):
     one = steps.with_columns(**{TREE: np.zeros(len(steps), np.int64)})
     grpo = per_step(GRPO()(steps))
     assert np.array_equal(per_step(TreeGRPO()(one)), 2.0 * grpo)
@@ -244,7 +244,7 @@ def test_one_tree_per_task_compares_twice_within_the_task(steps: StepTable):
 
 
 @given(step_tables())
-def test_trees_are_those_of_a_task(steps: StepTable):
+def test_trees_are_those_of_a_task(steps):
     own = steps.with_columns(**{TREE: steps.extra[TREE] + 100 * steps.group_id})
     for combine in ("sum", "tree_2norm", "tree_inner"):
         assert np.array_equal(per_step(TreeGRPO(combine)(steps)), per_step(TreeGRPO(combine)(own)))
@@ -269,7 +269,7 @@ def test_what_a_single_row_pays_is_compared_by_itself():
 
 
 @given(step_tables())
-def test_the_oracle_adds_what_a_single_row_pays(steps: StepTable):
+def test_the_oracle_adds_what_a_single_row_pays(steps):
     found = per_step(OracleMC(0.9)(steps))
     paid = steps.with_columns(**{ROW_SCORE: np.full(len(steps), -0.1)})
     assert per_step(OracleMC(0.9)(paid)) == pytest.approx(found - 0.1, abs=1e-12)

@@ -55,9 +55,7 @@ def arms(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_model(tmp_path_factory.mktemp("models") / "arms", ARMS)
 
 
-def test_a_run_with_a_constant_state_key_warns_once_and_a_resumed_one_goes_on_counting(
-    tmp_path: Path, arms: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_run_with_a_constant_state_key_warns_once_and_a_resumed_one_goes_on_counting(tmp_path, arms, caplog):
     changes: dict[str, Any] = {
         "envs": [{"id": "corridor_world:Corridor-v0", "kwargs": {"state": "constant"}}], "evaluation.envs": [],
         "prompt.think": True, "model.path": str(arms), "rollout.group_size": 6, "rollout.sampling.max_tokens": 16,
@@ -141,9 +139,7 @@ def _said(crediting: Crediting, caplog: pytest.LogCaptureFixture, iterations: in
         ("grpo", {"compare": {"singleton": "raw"}}, {"success": False, "members": 1}, "no success"),
     ],
 )
-def test_the_likely_cause_is_named(
-    name: str, options: dict[str, Any], world: dict[str, Any], cause: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_likely_cause_is_named(name, options, world, cause, caplog):
     said = _said(_crediting(name, options), caplog, iterations=2 * PATIENCE, **world)
     assert said.count("Likely cause") == 1 and said.startswith(f"WARNING {name}: its "), said
     assert f"Likely cause: {cause}" in said, said
@@ -158,18 +154,14 @@ def test_the_likely_cause_is_named(
         ("ppo", {"members": 1}),
     ],
 )
-def test_what_works_or_cannot_be_told_is_not_named(
-    name: str, world: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_works_or_cannot_be_told_is_not_named(name, world, caplog):
     settings = {"critic": {}} if name == "ppo" else {}
     crediting = _crediting(name, **settings)
     crediting.providers = (Random(crediting.estimator),) if settings else ()
     assert _said(crediting, caplog, **world) == ""
 
 
-def test_two_iterations_are_not_enough_and_a_cause_that_passes_is_said_to_have_passed(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_two_iterations_are_not_enough_and_a_cause_that_passes_is_said_to_have_passed(caplog):
     crediting = _crediting()
     assert _said(crediting, caplog, PATIENCE - 1, success=False) == ""
     state = json.loads(json.dumps(crediting.state()))
@@ -183,7 +175,7 @@ def test_two_iterations_are_not_enough_and_a_cause_that_passes_is_said_to_have_p
     assert "state key that never repeats" in _said(crediting, caplog, PATIENCE, key="{fresh}"), "another cause"
 
 
-def test_tasks_that_are_solved_are_no_reason_to_warn(caplog: pytest.LogCaptureFixture) -> None:
+def test_tasks_that_are_solved_are_no_reason_to_warn(caplog):
     for name in ("grpo", "pgpo"):
         said = _said(_crediting(name), caplog, success=True)
         assert said.startswith("INFO") and "solved tasks: all 48 episodes succeeded" in said
@@ -193,13 +185,11 @@ def test_tasks_that_are_solved_are_no_reason_to_warn(caplog: pytest.LogCaptureFi
     ("name", "options"),
     [("gigpo", {"step_weight": 0.0}), ("graphgpo", {"graph_weight": 0.0}), ("g2po", {"step_weight": 0.0})],
 )
-def test_a_term_that_the_settings_leave_out_is_not_missed(
-    name: str, options: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_term_that_the_settings_leave_out_is_not_missed(name, options, caplog):
     assert _said(_crediting(name, options), caplog, key="{fresh}") == ""
 
 
-def test_credit_of_scpo_that_matches_nothing_is_named(caplog: pytest.LogCaptureFixture) -> None:
+def test_credit_of_scpo_that_matches_nothing_is_named(caplog):
     shaped: dict[str, Any] = {"shapers": {"scpo": {}}}
     assert _said(_crediting(**shaped), caplog) == "", "equal steps match"
     said = _said(_crediting(**shaped), caplog, key="{t} {member}")
@@ -268,7 +258,7 @@ def _training(name: str) -> bool:
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("name", [name for name in CONFIGS if _training(name)])
-def test_every_configuration_is_silent(name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_every_configuration_is_silent(name, caplog):
     config = parse(["--config", str(CONFIGS[name])]).config
     env = config.envs[0]
     small = {"TextCraft-v0": {}, "Sokoban-v0": {"levels": 40}, "PythonMath-v0": {"problems": 40}}
@@ -288,9 +278,7 @@ def craft() -> dict[bool, list[list[Episode]]]:
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("name", [*recipes(), *COMPOSITIONS])
-def test_every_recipe_is_silent_in_the_world_of_the_quick_start(
-    name: str, craft: dict[bool, list[list[Episode]]], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_every_recipe_is_silent_in_the_world_of_the_quick_start(name, craft, caplog):
     method = parse(["--recipe", name]).config.method
     rounds = craft[method.plays_greedily]
     if name == "tree_grpo":  # as if three episodes each had one root

@@ -88,9 +88,7 @@ def exact() -> dict[bool, tuple[float, dict[str, Tensor]]]:
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("way", WAYS)
-def test_losses_and_gradients_are_those_of_float32_in_one_process(
-    way: str, exact: dict[bool, tuple[float, dict[str, Tensor]]]
-) -> None:
+def test_losses_and_gradients_are_those_of_float32_in_one_process(way, exact):
     ranks, sharded = WAYS[way]
     for rank, found in enumerate(on_ranks(computed, ranks, [replace(case, shard=sharded) for case in CASES])):
         for case, (loss, gradient) in zip(CASES, found, strict=True):

@@ -82,9 +82,7 @@ def scored(
     (True, "float32", 1.0, 1e-12), (True, "float32", 0.4, 1e-12), (False, "float32", 0.4, 5e-5),
     (False, "bfloat16", 1.0, 0.2),
 ])  # fmt: skip
-def test_the_advantage_of_a_token_is_the_difference_of_two_passes_for_that_token_alone(
-    exact: bool, dtype: ComputeDtype, temperature: float, near: float
-) -> None:
+def test_the_advantage_of_a_token_is_the_difference_of_two_passes_for_that_token_alone(exact, dtype, temperature, near):
     steps = step_table(np.random.default_rng(0), SIZE, groups=4)
     student, teacher = (wide(number) if exact else model("qwen2", SIZE, number) for number in (0, 1))
     advantage = OPD()(scored(student, teacher, steps, dtype, temperature))
@@ -98,7 +96,7 @@ def test_the_advantage_of_a_token_is_the_difference_of_two_passes_for_that_token
     assert advantage.diagnostics["reverse_kl"] == pytest.approx(-values.values.mean())
 
 
-def test_a_teacher_that_is_the_student_gives_no_advantage_in_any_number_format() -> None:
+def test_a_teacher_that_is_the_student_gives_no_advantage_in_any_number_format():
     steps = step_table(np.random.default_rng(1), SIZE)
     for dtype in ("float32", "bfloat16"):
         own = model("qwen2", SIZE)
@@ -107,16 +105,14 @@ def test_a_teacher_that_is_the_student_gives_no_advantage_in_any_number_format()
 
 
 @given(step_tables(), st.floats(0.0, 5.0))
-def test_what_the_task_adds_is_grpo(steps: StepTable, weight: float) -> None:
+def test_what_the_task_adds_is_grpo(steps, weight):
     added = OPD(task_weight=weight)(steps).whole - OPD()(steps).whole
     assert_allclose(added, weight * GRPO()(steps).tokens(steps), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
 @pytest.mark.parametrize("number", [1, 2])
-def test_the_expected_gradient_is_that_of_the_reverse_divergence_over_the_whole_vocabulary(
-    number: int, temperature: float
-) -> None:
+def test_the_expected_gradient_is_that_of_the_reverse_divergence_over_the_whole_vocabulary(number, temperature):
     student, teacher, prompt = wide(0), wide(number), [3, 14, 15, 9, 2]
     steps = step_table(np.random.default_rng(0), SIZE, groups=SIZE, members=1)
     steps = steps.take(np.flatnonzero(steps.t == 0))  # every word once, as the response
@@ -143,7 +139,7 @@ def test_the_expected_gradient_is_that_of_the_reverse_divergence_over_the_whole_
 # -- where the teacher is
 
 
-def test_a_server_gives_what_a_teacher_in_the_trainer_gives() -> None:
+def test_a_server_gives_what_a_teacher_in_the_trainer_gives():
     student, teacher = (model("qwen2", SIZE, seed) for seed in (0, 1))
     steps = step_table(np.random.default_rng(2), SIZE, groups=4)
     assert (steps.response.lengths == 0).any()
@@ -167,7 +163,7 @@ def spread(accelerator: Accelerator) -> np.ndarray:
 
 
 @pytest.mark.seconds
-def test_a_sharded_teacher_gives_the_log_probabilities_of_a_whole_one() -> None:
+def test_a_sharded_teacher_gives_the_log_probabilities_of_a_whole_one():
     (alone,), both = on_ranks(spread, 1), on_ranks(spread, 2)
     steps = step_table(np.random.default_rng(3), SIZE)
     first = (steps.episode_id < 4)[steps.response.row_of]
@@ -201,7 +197,7 @@ def divergence(student: Path, teacher: Path, steps: list[Step]) -> float:
 
 
 @pytest.mark.seconds
-def test_a_run_moves_the_student_to_the_teacher_and_goes_on_from_a_checkpoint_to_the_same_end(place: Path) -> None:
+def test_a_run_moves_the_student_to_the_teacher_and_goes_on_from_a_checkpoint_to_the_same_end(place):
     settings = {**SHORT, f"{OPTION}.teacher": other(place), "rollout.tasks": 8, "rollout.group_size": 2}
     settings |= {"optim.lr": 0.003, "optim.minibatches": 4}
     whole = trained(place, iterations=10, **settings)
@@ -218,7 +214,7 @@ def test_a_run_moves_the_student_to_the_teacher_and_goes_on_from_a_checkpoint_to
 
 @pytest.mark.seconds
 @pytest.mark.parametrize(("dtype", "old"), [("float32", "trainer"), ("bfloat16", "auto")])
-def test_a_run_whose_teacher_is_the_student_changes_nothing(place: Path, dtype: str, old: str) -> None:
+def test_a_run_whose_teacher_is_the_student_changes_nothing(place, dtype, old):
     settings = {**SHORT, f"{OPTION}.teacher": str(place / "model"), "optim.old_logprobs": old}
     (record,) = trained(place, iterations=1, **settings, **{"model.compute_dtype": dtype})
     assert record["diag/reverse_kl"] == 0.0 and record["term/teacher/touched"] == 0.0
@@ -228,7 +224,7 @@ def test_a_run_whose_teacher_is_the_student_changes_nothing(place: Path, dtype: 
 
 
 @pytest.mark.seconds
-def test_the_engines_log_probabilities_are_near_the_trainers_where_none_are_computed_again(place: Path) -> None:
+def test_the_engines_log_probabilities_are_near_the_trainers_where_none_are_computed_again(place):
     settings = {**SHORT, f"{OPTION}.teacher": str(place / "model")}
     (record,) = trained(place, iterations=1, **settings)
     assert abs(record["diag/reverse_kl"]) < 1e-5 and record["term/teacher/abs"] < 1e-5
@@ -236,7 +232,7 @@ def test_the_engines_log_probabilities_are_near_the_trainers_where_none_are_comp
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("kept", ["offload", "cpu"])
-def test_an_adapter_learns_from_a_teacher_that_is_an_adapter_beside_a_reference(place: Path, kept: str) -> None:
+def test_an_adapter_learns_from_a_teacher_that_is_an_adapter_beside_a_reference(place, kept):
     settings = {"evaluation.envs": [], "checkpoint_every": 1, "model.adapter": {"rank": 4, "alpha": 8}}
     trained(place, iterations=1, seed=1, recipe="rft", **settings, **{"method.filters": {"accepted": {"score": 0.0}}})
     teacher = place / "teacher/checkpoints/iteration-00001"
@@ -254,7 +250,7 @@ def test_an_adapter_learns_from_a_teacher_that_is_an_adapter_beside_a_reference(
 
 
 @pytest.mark.slow
-def test_two_processes_that_share_policy_and_teacher_see_the_divergence_that_one_sees(place: Path) -> None:
+def test_two_processes_that_share_policy_and_teacher_see_the_divergence_that_one_sees(place):
     settings = {**SHORT, f"{OPTION}.teacher": other(place), "model.shard": "full", "iterations": 1}
     (one,) = trained(place, **{**settings, "model.shard": "none"})
     settings["output"] = str(place / "other")
@@ -265,7 +261,7 @@ def test_two_processes_that_share_policy_and_teacher_see_the_divergence_that_one
 
 
 @pytest.mark.seconds
-def test_a_run_learns_from_a_server_what_it_learns_from_a_folder(place: Path) -> None:
+def test_a_run_learns_from_a_server_what_it_learns_from_a_folder(place):
     settings: dict[str, Any] = {**SHORT, "iterations": 1}
     (one,) = trained(place, **settings, **{f"{OPTION}.teacher": other(place)})
     settings["output"] = str(place / "other")
@@ -296,7 +292,7 @@ def fails(place: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., None]
     return ended
 
 
-def test_a_teacher_that_cannot_teach_is_named(fails: Callable[..., None], place: Path) -> None:
+def test_a_teacher_that_cannot_teach_is_named(fails, place):
     fails(2, "opd learns from another model; set method.options.teacher to it")
     fails(1, "method.options.teacher models/nowhere … no such folder", **{f"{OPTION}.teacher": "models/nowhere"})
     (place / "empty").mkdir()
@@ -318,9 +314,7 @@ def test_a_teacher_that_cannot_teach_is_named(fails: Callable[..., None], place:
 
 
 @pytest.mark.seconds
-def test_a_server_that_does_not_answer_or_has_other_tokens_is_named(
-    fails: Callable[..., None], place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_does_not_answer_or_has_other_tokens_is_named(fails, place, monkeypatch):
     monkeypatch.setattr(run_teacher, "PATIENCE", 0.3)
     fails(
         1, "method.options.teacher http://127.0.0.1:9: … Is it running?", **{f"{OPTION}.teacher": "http://127.0.0.1:9"}
@@ -340,7 +334,7 @@ def test_a_server_that_does_not_answer_or_has_other_tokens_is_named(
         fails(1, f"method.options.teacher {server.url}: too long", **{**told, "output": str(place / "more")})
 
 
-def test_a_plan_counts_the_teacher(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_counts_the_teacher(place, capfd):
     found = {}
     for name, gpus, more in (
         ("grpo", "cpu", ["--recipe", "grpo"]),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -89,7 +88,7 @@ def _valued(steps: StepTable, found: Continuations, played: list[Episode], gamma
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("gamma", [0.8, pytest.param(1.0, marks=pytest.mark.slow)])
-def test_values_approach_the_exact_ones(gamma: float) -> None:
+def test_values_approach_the_exact_ones(gamma):
     steps, _, _ = _rolled("window(0)", 150, gamma)
     place = np.array([int(key) for key in steps.state_key])
     exact = np.array([value(p, t, gamma) for p, t in zip(place.tolist(), steps.t.tolist(), strict=True)])
@@ -106,7 +105,7 @@ def test_values_approach_the_exact_ones(gamma: float) -> None:
     assert (steps.extra[NEXT_MC_VALUE][ends] == 0.0).all() and ends.sum() == 8
 
 
-def test_pooled_visits_measure_places_whatever_the_time() -> None:
+def test_pooled_visits_measure_places_whatever_the_time():
     steps, found, played = _rolled("window(0)", 60, members=8, pooled=True)
     exact, _, _ = _rolled("window(0)", 1, members=8)
     place = steps.state_key.astype(int)
@@ -128,7 +127,7 @@ def test_pooled_visits_measure_places_whatever_the_time() -> None:
     assert_allclose(steps.extra[MC_VALUE], (sums / counts)[found.state], atol=1e-12)
 
 
-def test_a_state_is_measured_once_for_a_group_and_never_with_the_sampled_episode() -> None:
+def test_a_state_is_measured_once_for_a_group_and_never_with_the_sampled_episode():
     steps, found, played = _rolled("window(0)", 2)
     where = [tuple(row) for row in np.stack([steps.group_id, steps.state_key.astype(int), steps.t], 1).tolist()]
     assert len(set(where)) == len(found.plans) // 2 < len(steps), "place, and steps that are left"
@@ -140,17 +139,17 @@ def test_a_state_is_measured_once_for_a_group_and_never_with_the_sampled_episode
     )
 
 
-def test_a_memory_that_shows_the_past_tells_states_apart_that_have_one_place() -> None:
+def test_a_memory_that_shows_the_past_tells_states_apart_that_have_one_place():
     whole, window = (_rolled(memory, 1, members=10)[1].state.max() for memory in ("full", "window(0)"))
     assert whole > window
 
 
-def test_workers_measure_the_same() -> None:
+def test_workers_measure_the_same():
     here, there = (_rolled("window(1)", 3, workers=workers)[0] for workers in (0, 2))
     assert np.array_equal(here.extra[MC_VALUE], there.extra[MC_VALUE]) and len(here) == len(there)
 
 
-def test_steps_whose_continuations_all_failed_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_steps_whose_continuations_all_failed_are_left_out(caplog):
     steps, found, played = _rolled("full", 2)
     lost = {plan.episode_id for plan in found.plans[:2]}
     some = [Episode(**{**vars(e), "error": "down" if e.episode_id in lost else None}) for e in played]
@@ -161,7 +160,7 @@ def test_steps_whose_continuations_all_failed_are_left_out(caplog: pytest.LogCap
     assert len(_valued(steps, found, one)) == len(steps), "the other one measures it"
 
 
-def test_an_oracle_that_no_world_allows_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_oracle_that_no_world_allows_is_refused(tmp_path, capsys):
     save_model(tmp_path / "model")
     rigid = [{"id": "walk_world:Rigid-v0"}]
     assert main(["--config", str(write_settings(tmp_path, name="rigid", recipe="oracle_mc", envs=rigid))]) != 0
@@ -169,7 +168,7 @@ def test_an_oracle_that_no_world_allows_is_refused(tmp_path: Path, capsys: pytes
 
 
 @pytest.mark.slow
-def test_a_run_plays_continuations_and_trains_on_none(tmp_path: Path) -> None:
+def test_a_run_plays_continuations_and_trains_on_none(tmp_path):
     save_model(tmp_path / "model")
     changes = {"recipe": "oracle_mc", "iterations": 1, "method": {"options": {"continuations": 3}}}
     changes["evaluation.envs"] = []
@@ -224,7 +223,7 @@ def _paths(episodes: list[Episode]) -> list[list[tuple[str, float]]]:
 
 
 @pytest.mark.parametrize("tree", [TreeConfig(), TreeConfig(3, 2, 3, 4), TreeConfig(1, 3, 1), TreeConfig(2, 1, 2, 1)])
-def test_leaves_share_their_first_steps_and_every_token_is_counted_once(tree: TreeConfig) -> None:
+def test_leaves_share_their_first_steps_and_every_token_is_counted_once(tree):
     for seed in range(4):
         rolled, written = _grown(tree, seed=seed)
         episodes = list(rolled.episodes)
@@ -244,21 +243,21 @@ def test_leaves_share_their_first_steps_and_every_token_is_counted_once(tree: Tr
         assert set(table.extra[TREE].tolist()) == {e.tree for e in episodes}
 
 
-def test_some_branches_do_share_and_all_keep_at_least_the_first_step() -> None:
+def test_some_branches_do_share_and_all_keep_at_least_the_first_step():
     rolled, _ = _grown(TreeConfig(2, 2, 4))
     branches = [e for e in rolled.episodes if e.episode_id != e.tree]
     assert branches and all(e.shared >= 1 for e in branches)
     assert len({e.shared for e in branches}) > 1, "steps are drawn from the whole tree"
 
 
-def test_workers_play_the_same_trees_and_another_seed_others() -> None:
+def test_workers_play_the_same_trees_and_another_seed_others():
     tree = TreeConfig(2, 2, 2, 3)
     here, there, other = (_grown(tree, workers, seed)[0] for workers, seed in ((0, 0), (2, 0), (0, 1)))
     assert list(here.episodes) == list(there.episodes)
     assert _paths(list(here.episodes)) != _paths(list(other.episodes))
 
 
-def test_the_oracle_measures_the_states_of_a_tree_once() -> None:
+def test_the_oracle_measures_the_states_of_a_tree_once():
     oracle = {"estimator": "oracle_mc", "options": {"continuations": 2}}
     rolled, _ = _grown(TreeConfig(2, 2, 2), **oracle)
     shared = sum(episode.shared for episode in rolled.episodes)
@@ -268,14 +267,14 @@ def test_the_oracle_measures_the_states_of_a_tree_once() -> None:
     assert "mc_value" in crediting(rolled.episodes, 1, rolled.continued).table.extra
 
 
-def test_a_file_of_episodes_keeps_their_trees(tmp_path: Path) -> None:
+def test_a_file_of_episodes_keeps_their_trees(tmp_path):
     rolled, _ = _grown(TreeConfig())
     write_episodes(tmp_path / "iteration-00001.parquet", rolled.episodes)
     assert read_episodes(tmp_path / "iteration-00001.parquet") == list(rolled.episodes)
 
 
 @pytest.mark.slow
-def test_a_run_trains_on_trees_and_counts_shared_tokens_once(tmp_path: Path) -> None:
+def test_a_run_trains_on_trees_and_counts_shared_tokens_once(tmp_path):
     save_model(tmp_path / "model")
     one, two = trained(tmp_path, recipe="tree_grpo", iterations=2, **{"evaluation.envs": []})
     assert one["train/episodes"] == 12 and one["diag/tree/size_mean"] == 3.0

@@ -71,7 +71,7 @@ def printed(paper: str, number: str) -> list[list[str]]:
     return [figures for figures in found if figures]
 
 
-def test_every_entry_of_the_index_is_well_formed() -> None:
+def test_every_entry_of_the_index_is_well_formed():
     papers = read_data("index.yaml")["papers"]
     for key, table in ((key, table) for key, paper in papers.items() for table in paper["tables"]):
         metrics, rows, kind = table.get("metrics", {}), table.get("rows", []), table.get("kind", "results")
@@ -85,7 +85,7 @@ def test_every_entry_of_the_index_is_well_formed() -> None:
             assert all(word == "-" or VALUE.fullmatch(word) for word in words), (place, row)
 
 
-def test_every_layer_applies_to_a_run_with_each_of_its_words() -> None:
+def test_every_layer_applies_to_a_run_with_each_of_its_words():
     parts = [field.name for field in fields(PaperRun)]
     for layer in read_data("settings.yaml")["layers"]:
         assert layer.keys() <= {*parts, "settings", "recipe", "gpus", "stated", "taken"}, layer
@@ -93,7 +93,7 @@ def test_every_layer_applies_to_a_run_with_each_of_its_words() -> None:
         assert all(any(applies(part, run) for run in RUNS) for part in narrower), layer
 
 
-def test_the_settings_of_every_run_are_the_frozen_ones_and_what_the_index_says() -> None:
+def test_the_settings_of_every_run_are_the_frozen_ones_and_what_the_index_says():
     configs = {run: config_of(run) for run in RUNS}
     assert {run.name: digest(dump(config)) for run, config in configs.items()} == json.loads(FROZEN.read_bytes())
     for run, config in configs.items():
@@ -112,7 +112,7 @@ def test_the_settings_of_every_run_are_the_frozen_ones_and_what_the_index_says()
         assert all(row.model == run.model and row.runs[run.env] == run for row in own), run.name
 
 
-def test_the_page_is_what_index_and_plans_say_and_has_all_figures_of_the_index_and_no_other() -> None:
+def test_the_page_is_what_index_and_plans_say_and_has_all_figures_of_the_index_and_no_other():
     known = {value for paper in read_papers() for table in paper.tables for value in figures_of(table.rows)}
     assert PAGE.read_text("utf-8") == page(read_plans())
     text = rows(read_plans())
@@ -122,13 +122,13 @@ def test_the_page_is_what_index_and_plans_say_and_has_all_figures_of_the_index_a
 
 @with_texts
 @pytest.mark.parametrize("place", BODIES, ids=lambda place: "-".join(place))
-def test_every_row_of_a_table_is_accounted_for_with_its_figures(place: tuple[str, str]) -> None:
+def test_every_row_of_a_table_is_accounted_for_with_its_figures(place):
     tables = {(paper.key, table.number): table for paper in read_papers() for table in paper.tables}
     assert [figures_of([row]) for row in tables[place].rows] == printed(*place)
 
 
 @with_texts
-def test_the_tables_that_the_papers_have_are_in_the_index() -> None:
+def test_the_tables_that_the_papers_have_are_in_the_index():
     for paper in read_papers():
         text = (PAPERS / f"{paper.key}.txt").read_text("utf-8")
         captions = set(re.findall(r"Table ?([A-Z]\\?\.\d|\d+):", text))
@@ -136,7 +136,7 @@ def test_the_tables_that_the_papers_have_are_in_the_index() -> None:
 
 
 @with_texts
-def test_the_figures_of_bipace_stand_in_its_text_which_has_lost_most_cells() -> None:
+def test_the_figures_of_bipace_stand_in_its_text_which_has_lost_most_cells():
     text = (PAPERS / "bipace.txt").read_text("utf-8").replace("\\", "")
     (paper,) = (paper for paper in read_papers() if paper.key == "bipace")
     line = next(line for line in text.split("\n") if line.startswith("Table 2:"))
@@ -150,7 +150,7 @@ def test_the_figures_of_bipace_stand_in_its_text_which_has_lost_most_cells() -> 
         assert not table.absent or all(row.source for row in table.rows if row.figures)
 
 
-def test_every_run_has_a_plan_that_fits_its_paper_s_hardware() -> None:
+def test_every_run_has_a_plan_that_fits_its_paper_s_hardware():
     plans = read_plans()
     assert plans.keys() == RUNS.keys() and plans_text(plans) == PLANS.read_text("utf-8")
     for run, plan in plans.items():
@@ -159,7 +159,7 @@ def test_every_run_has_a_plan_that_fits_its_paper_s_hardware() -> None:
         assert setting_of(run).settings["rollout"]["tasks"] % plan.ranks == 0, run.name
 
 
-def test_papers_list_has_a_line_for_each_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_papers_list_has_a_line_for_each_run(capsys):
     for words, runs in ([], RUNS), (["hgpo"], [run for run in RUNS if run.paper == "hgpo"]):
         assert main(["papers", "list", *words]) == 0
         lines = capsys.readouterr().out.splitlines()
@@ -167,9 +167,7 @@ def test_papers_list_has_a_line_for_each_run(capsys: pytest.CaptureFixture[str])
         assert "papers/hgpo/table1-webshop-qwen2.5-7b-rloo\tRLOO: score 80.3±3.2, success 65.7±4.0\t4xH100" in lines
 
 
-def test_what_papers_show_prints_is_a_file_with_the_settings_of_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_papers_show_prints_is_a_file_with_the_settings_of_the_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for run in RUNS:
         assert main(["papers", "show", run.name]) == 0
@@ -179,7 +177,7 @@ def test_what_papers_show_prints_is_a_file_with_the_settings_of_the_run(
         assert all(note in notes for note in (*setting_of(run).stated, *setting_of(run).taken)), run.name
 
 
-def test_a_wrong_name_is_answered_in_one_line_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_name_is_answered_in_one_line_with_the_nearest(capsys):
     for words in ["train", "--config"], ["plan", "--config"], ["papers", "show"]:
         assert main([*words, "papers/hgpo/table1-alfworld-qwen2.5-1.5b-hgpo-k3"]) == 2
         (line,) = capsys.readouterr().err.splitlines()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,11 +34,10 @@ from trainers.credit.recipes import COMPOSITIONS, recipe, recipes
 from trainers.rollout.config import TreeConfig
 from trainers.run.cli import parse
 from trainers.settings import checked
-from trainers.steps import StepTable
 
 
 @pytest.mark.parametrize("name", [*recipes(), *COMPOSITIONS])
-def test_a_recipe_names_settings_that_exist_and_fit_together(name: str) -> None:
+def test_a_recipe_names_settings_that_exist_and_fit_together(name):
     method, written = parse(["--recipe", name]).config.method, recipe(name)
     assert method.estimator == written.method["estimator"]
     assert method.options == written.method.get("options", {})
@@ -52,7 +50,7 @@ def test_a_recipe_names_settings_that_exist_and_fit_together(name: str) -> None:
     assert parse(["--config", file, "--recipe", name]).config.recipe == name
 
 
-def test_an_addition_named_alone_is_put_on_its_method_and_every_method_takes_it() -> None:
+def test_an_addition_named_alone_is_put_on_its_method_and_every_method_takes_it():
     assert recipe("spear").name == "grpo+spear" and recipe("dr_bot+spear").name == "grpo+dr_bot+spear"
     assert recipe("scpo").method == recipe("gigpo+scpo").method
     for base in ("gigpo", "hgpo", "rloo", "reinforce_pp", "dapo"):
@@ -60,7 +58,7 @@ def test_an_addition_named_alone_is_put_on_its_method_and_every_method_takes_it(
         assert method.estimator == base and method.replay is not None and "spear" in method.shapers
 
 
-def test_a_composition_lays_its_parts_over_each_other_and_changes_none_of_them() -> None:
+def test_a_composition_lays_its_parts_over_each_other_and_changes_none_of_them():
     before = recipe("gigpo").method, recipe("dr_bot").method
     method = recipe("gigpo+dr_bot+spear").method
     assert method["options"] == {"step_weight": 1.0, "gamma": 0.95, "compare": {"normalise": "mean"}}
@@ -70,11 +68,11 @@ def test_a_composition_lays_its_parts_over_each_other_and_changes_none_of_them()
     assert before == (recipe("gigpo").method, recipe("dr_bot").method)
 
 
-def test_what_an_addition_rewards_comes_before_what_the_method_charges() -> None:
+def test_what_an_addition_rewards_comes_before_what_the_method_charges():
     assert list(recipe("gigpo+scpo+spear").method["shapers"]) == ["scpo", "spear", "scale", "invalid_action_penalty"]
 
 
-def test_variants_are_laid_over_their_recipe_and_every_one_can_be_read() -> None:
+def test_variants_are_laid_over_their_recipe_and_every_one_can_be_read():
     whole = parse(["--recipe", "gigpo/webshop+scpo/webshop"]).config
     assert whole.recipe == "gigpo/webshop+scpo/webshop" and whole.method.objective.entropy_coef == 0.001
     assert whole.method.options["compare"] == {"normalise": "mean"} and whole.method.shapers["scpo"]["alpha"] == 1.0
@@ -112,15 +110,13 @@ def test_variants_are_laid_over_their_recipe_and_every_one_can_be_read() -> None
         ),
     ],
 )
-def test_parts_and_options_that_contradict_each_other_are_refused_when_the_config_is_read(
-    arguments: list[str], words: list[str]
-) -> None:
+def test_parts_and_options_that_contradict_each_other_are_refused_when_the_config_is_read(arguments, words):
     with pytest.raises(EnvsuiteError) as caught:
         parse(arguments)
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
-def test_a_comparison_is_a_section_or_a_preset_and_groups_of_one_need_raw_returns() -> None:
+def test_a_comparison_is_a_section_or_a_preset_and_groups_of_one_need_raw_returns():
     chosen = ["--recipe", "gigpo/webshop", "--method.options.compare"]
     assert parse([*chosen, "verl-agent"]).config.method.options["compare"] == "verl-agent"
     method = parse(["--recipe", "gigpo/webshop", "--method.options.compare.weigh", "step"]).config.method
@@ -131,7 +127,7 @@ def test_a_comparison_is_a_section_or_a_preset_and_groups_of_one_need_raw_return
         parse([*alone, "trl"])
 
 
-def test_filters_are_given_by_name_or_with_settings() -> None:
+def test_filters_are_given_by_name_or_with_settings():
     listed = parse(["--recipe", "grpo", "--method.filters", "[overlong, low_spread]"]).config.method
     assert listed.filter_settings == {"overlong": {}, "low_spread": {}}
     settings = parse(["--recipe", "grpo", "--method.filters", "{low_spread: {fraction: 0.5}}"]).config.method
@@ -140,7 +136,7 @@ def test_filters_are_given_by_name_or_with_settings() -> None:
     assert parse(["--recipe", "spear", "--method.replay", "null"]).config.method.replay is None
 
 
-def test_a_recipe_of_another_estimator_leaves_out_the_options_that_a_file_has_for_its_own(tmp_path: Path) -> None:
+def test_a_recipe_of_another_estimator_leaves_out_the_options_that_a_file_has_for_its_own(tmp_path):
     file = tmp_path / "run.yaml"
     file.write_text("recipe: gigpo\nmethod: {options: {compare_step: {normalise: mean}}, filters: [zero_variance]}\n")
     for name, options in (("gigpo+scpo", {"compare_step": {"normalise": "mean"}}), ("rloo", {})):
@@ -151,7 +147,7 @@ def test_a_recipe_of_another_estimator_leaves_out_the_options_that_a_file_has_fo
         parse(["--config", str(file), "--recipe", "rloo", "--method.options", "{compare_step: {normalise: mean}}"])
 
 
-def test_a_recipe_that_lacks_something_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recipe_that_lacks_something_is_named(tmp_path, monkeypatch):
     (tmp_path / "mine.yaml").write_text("description: Mine.\nmethod: {estimator: grpo}\n")
     monkeypatch.setattr(recipes_module, "files", lambda name: tmp_path)
     with pytest.raises(DataError, match=r"mine\.yaml: a recipe has description, paper and method.*'paper'"):
@@ -204,7 +200,7 @@ def _made(case: str) -> Estimator:
 @pytest.mark.seconds
 @given(steps=step_tables())
 @for_each(case=CASES)
-def test_the_terms_sum_to_the_advantage(case: str, steps: StepTable) -> None:
+def test_the_terms_sum_to_the_advantage(case, steps):
     estimator = _made(case)
     advantage = estimator(steps)
     whole, terms = advantage.whole, advantage.summands
@@ -222,7 +218,7 @@ def _ordered(options: dict[str, Any]) -> bool:
 @pytest.mark.seconds
 @given(steps=step_tables())
 @for_each(case=[case for case, (_, options) in CASES.items() if not _ordered(options)])
-def test_what_the_terms_do_does_not_depend_on_the_order_of_rows(case: str, steps: StepTable) -> None:
+def test_what_the_terms_do_does_not_depend_on_the_order_of_rows(case, steps):
     order = np.random.default_rng(len(steps)).permutation(len(steps))
     other = steps.take(order)
     estimator = _made(case)
@@ -234,7 +230,7 @@ def test_what_the_terms_do_does_not_depend_on_the_order_of_rows(case: str, steps
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_terms_of_an_empty_table_are_there_and_do_nothing(case: str) -> None:
+def test_the_terms_of_an_empty_table_are_there_and_do_nothing(case):
     empty, estimator = table_of([]), _made(case)
     advantage = estimator(empty)
     assert set(term_metrics(empty, advantage).values()) == {0.0}
@@ -254,7 +250,7 @@ def made(name: str, **options: object) -> Comparing:
 
 
 @pytest.mark.parametrize("name", COMPARING)
-def test_settings_that_are_not_given_stay_those_of_the_method(name: str) -> None:
+def test_settings_that_are_not_given_stay_those_of_the_method(name):
     own = ESTIMATORS[name]().compare
     assert made(name, compare={"singleton": "raw"}).compare == replace(own, singleton="raw")
     assert made("hgpo", compare={"normalise": "mean"}).compare.ddof == 0
@@ -262,25 +258,25 @@ def test_settings_that_are_not_given_stay_those_of_the_method(name: str) -> None
 
 @pytest.mark.parametrize("name", COMPARING)
 @pytest.mark.parametrize("preset", PRESETS)
-def test_a_preset_lies_over_the_default_of_every_method_as_far_as_the_method_reads_it(name: str, preset: str) -> None:
+def test_a_preset_lies_over_the_default_of_every_method_as_far_as_the_method_reads_it(name, preset):
     own, found = vars(ESTIMATORS[name]().compare), vars(made(name, compare=preset).compare)
     changed = {key for key in own if found[key] != own[key]}
     assert changed <= set(PRESETS[preset]) and all(found[key] == PRESETS[preset][key] for key in changed)
     assert found["singleton"] == PRESETS[preset].get("singleton", "zero")
 
 
-def test_hgpo_takes_the_settings_of_verl_agent_over_the_deviation_of_its_own_code() -> None:
+def test_hgpo_takes_the_settings_of_verl_agent_over_the_deviation_of_its_own_code():
     assert made("hgpo", compare="verl-agent").compare == StateComparison("std", "step", 0, 1e-6, "raw")
     assert made("opo", compare="verl-agent").compare == replace(CENTRED, singleton="raw"), "its samples are episodes"
 
 
 @given(step_tables())
-def test_gigpo_compares_steps_as_episodes_unless_it_is_told_otherwise(steps: StepTable) -> None:
+def test_gigpo_compares_steps_as_episodes_unless_it_is_told_otherwise(steps):
     one, both = GiGPO(compare=CENTRED), GiGPO(compare=CENTRED, compare_step=CENTRED)
     assert_array_equal(one(steps).per_step, both(steps).per_step)
 
 
-def test_a_checkpoint_keeps_how_a_calibrated_method_compares() -> None:
+def test_a_checkpoint_keeps_how_a_calibrated_method_compares():
     calibrated = BiPACE(radius=0.2, compare=StateComparison.from_preset("verl-agent"))
     state = json.loads(json.dumps(Crediting(Method(calibrated, {}, {}), Accelerator(cpu=True)).state()))
     resumed = Crediting(Method(BiPACE(radius=None), {}, {}), Accelerator(cpu=True))
@@ -291,7 +287,7 @@ def test_a_checkpoint_keeps_how_a_calibrated_method_compares() -> None:
 NEW = ("method", "middle")
 
 
-def test_the_method_of_another_package_is_centred_on_the_median(site: Path) -> None:
+def test_the_method_of_another_package_is_centred_on_the_median(site):
     steps = table_of(
         [(0, 0, 0, 0.0, "a", True), (0, 0, 1, 1.0, "b", True), (0, 1, 0, 3.0, "a", True), (0, 2, 0, 9.0, "a", True)]
     )
@@ -301,7 +297,7 @@ def test_the_method_of_another_package_is_centred_on_the_median(site: Path) -> N
     assert_allclose(checked(ESTIMATORS["middle"], {}, "option")(pair).per_step, DrGRPO()(pair).per_step)
 
 
-def test_a_run_trains_with_it_by_its_name(site: Path, tmp_path: Path) -> None:
+def test_a_run_trains_with_it_by_its_name(site, tmp_path):
     save_model(tmp_path / "model", "llama")
     options = ["--method.estimator", "middle", "--method.options.scale", "2"]
     records = trained(tmp_path, *options, iterations=1, recipe="dr_grpo", **{"evaluation.envs": []})

@@ -18,7 +18,7 @@ from tiny_runs import ROOT, environment, settings
 from benchmarks import recipes_rows
 from benchmarks.recipes import Job, jobs, main, write_settings
 from benchmarks.recipes_report import newcombe, write_report
-from benchmarks.recipes_rows import LAST, Row, rows
+from benchmarks.recipes_rows import LAST, rows
 from envsuite.core.errors import UsageError
 from envsuite.evaluation.statistics import wilson
 from trainers.credit.recipes import recipe, recipes
@@ -30,7 +30,7 @@ ITERATIONS = 8
 
 
 @pytest.mark.parametrize("row", rows(ITERATIONS), ids=lambda row: row.folder)
-def test_every_row_is_the_quick_start_but_for_its_method(tmp_path: Path, row: Row) -> None:
+def test_every_row_is_the_quick_start_but_for_its_method(tmp_path, row):
     write_settings([row], tmp_path, ITERATIONS)
     config = parse(["--config", str(tmp_path / "settings" / f"{row.folder}.yaml")]).config
     quick = parse(["--config", str(recipes_rows.QUICK_START)]).config
@@ -53,13 +53,13 @@ def test_every_row_is_the_quick_start_but_for_its_method(tmp_path: Path, row: Ro
     assert measured.evaluation == quick.evaluation and measured.rollout == quick.rollout
 
 
-def test_there_is_a_row_for_every_recipe_that_plays_and_no_two_share_a_folder() -> None:
+def test_there_is_a_row_for_every_recipe_that_plays_and_no_two_share_a_folder():
     made = rows(ITERATIONS)
     assert {row.recipe for row in made} >= {recipe(name).name for name in recipes()} - {"sft"}
     assert len({row.folder for row in made}) == len({row.name for row in made}) == len(made)
 
 
-def test_seeds_are_worked_off_one_after_the_other_and_compositions_last(tmp_path: Path) -> None:
+def test_seeds_are_worked_off_one_after_the_other_and_compositions_last(tmp_path):
     order = jobs(rows(ITERATIONS), [0, 1], tmp_path, ITERATIONS)
     first = [job for job in order if job.row is None or job.row.name not in LAST]
     assert order[: len(first)] == first
@@ -67,7 +67,7 @@ def test_seeds_are_worked_off_one_after_the_other_and_compositions_last(tmp_path
     assert [job.seed for job in first if job.row is None] == [0, 1]
 
 
-def test_a_folder_of_runs_with_other_settings_is_not_gone_on_with(tmp_path: Path) -> None:
+def test_a_folder_of_runs_with_other_settings_is_not_gone_on_with(tmp_path):
     write_settings(rows(8), tmp_path, 8)
     write_settings(rows(8), tmp_path, 8)
     with pytest.raises(UsageError, match="choose another --out"):
@@ -92,7 +92,7 @@ def _record(job: Job, successes: int, update: float) -> None:
             writer.write(i, {"train/success": i / 10, "train/tokens_total": 2000 * i, **cpu})
 
 
-def test_the_report_pools_seeds_and_compares_with_grpo(tmp_path: Path) -> None:
+def test_the_report_pools_seeds_and_compares_with_grpo(tmp_path):
     made = rows(4)
     chosen = [row for row in made if row.name in ("grpo", "gigpo", "ppo")]
     for seed, extra in ((0, 0), (1, 10)):
@@ -116,12 +116,12 @@ def test_the_report_pools_seeds_and_compares_with_grpo(tmp_path: Path) -> None:
     assert "gigpo & 2 & 65.0" in (tmp_path / "recipes.tex").read_text("utf-8")
 
 
-def test_a_report_of_nothing_says_how_to_make_something(tmp_path: Path) -> None:
+def test_a_report_of_nothing_says_how_to_make_something(tmp_path):
     with pytest.raises(UsageError, match=r"python -m benchmarks\.recipes --out"):
         write_report(tmp_path, rows(4), tmp_path / "recipes.png")
 
 
-def test_the_interval_of_a_difference_is_newcombes() -> None:
+def test_the_interval_of_a_difference_is_newcombes():
     low, high = newcombe((48 / 80, *wilson(48, 80)), (56 / 70, *wilson(56, 70)))
     assert (round(low, 4), round(high, 4)) == (0.0524, 0.3339), "his first example"
 
@@ -135,9 +135,7 @@ def _tiny(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_recipes_are_trained_measured_and_reported_and_nothing_is_done_twice(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_recipes_are_trained_measured_and_reported_and_nothing_is_done_twice(place, monkeypatch, capsys):
     _tiny(monkeypatch, place)
     out = place / "out"
     words = ["--out", str(out), "--only", "grpo", "gigpo", "--seeds", "0", "--iterations", "1"]
@@ -154,9 +152,7 @@ def test_two_recipes_are_trained_measured_and_reported_and_nothing_is_done_twice
 
 
 @pytest.mark.slow
-def test_a_run_that_fails_is_reported_and_the_others_go_on(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_fails_is_reported_and_the_others_go_on(place, monkeypatch, capsys):
     _tiny(monkeypatch, place)
     out = place / "out"
     broken = out / "gigpo" / "seed-0" / "checkpoints" / "iteration-00001"  # there, and empty
@@ -172,7 +168,7 @@ def test_a_run_that_fails_is_reported_and_the_others_go_on(
 
 
 @pytest.mark.slow
-def test_what_is_stopped_goes_on_where_it_was(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_stopped_goes_on_where_it_was(place, monkeypatch):
     _tiny(monkeypatch, place)
     out, run = place / "out", place / "out" / "grpo" / "seed-0"
     words = ["--out", str(out), "--only", "grpo", "--seeds", "0", "--iterations", "60"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -53,7 +52,7 @@ METHODS = [
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: type(method).__name__)
-def test_a_column_that_is_missing_is_named_with_what_supplies_it(method: Any) -> None:
+def test_a_column_that_is_missing_is_named_with_what_supplies_it(method):
     method(STEPS)
     for name in set(method.needs) - {OLD, LOW_START}:  # which the loss and the critic read
         bare = replace(
@@ -81,7 +80,7 @@ def _damaged(column: str, wrong: float) -> StepTable:
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("method", [method for method in METHODS if isinstance(method, Estimator)], ids=repr)
-def test_a_value_that_is_not_finite_is_named_with_its_step(method: Estimator, wrong: float) -> None:
+def test_a_value_that_is_not_finite_is_named_with_its_step(method, wrong):
     for column in set(method.needs or [ROW_SCORE]) - {SWITCH_PROBABILITY}:
         if (steps := _damaged(column, wrong)) is not STEPS:
             said = rf"'{column}' is ({wrong} in row 1|not finite.* in row 1 \(episode 7, step 3\))"
@@ -146,7 +145,7 @@ def _with(**columns: Any) -> StepTable:
         (lambda: _made("grpo", compare=3), "compare is 3; it must be a section of settings"),
     ],
 )
-def test_what_cannot_work_is_refused_by_name(build: Callable[[], object], words: str) -> None:
+def test_what_cannot_work_is_refused_by_name(build, words):
     with pytest.raises(EnvsuiteError) as caught:
         build()
     assert words in str(caught.value)

@@ -65,7 +65,7 @@ def test_by_the_rules_of_the_code_the_sign_of_a_rows_own_advantage_decides():
     st.integers(1, 7),
     st.sampled_from(["paper", "code"]),
 )
-def test_the_baseline_is_the_median_of_the_latest_group_means(means: list[list[int]], limit: int, rules: str):
+def test_the_baseline_is_the_median_of_the_latest_group_means(means, limit, rules):
     buffer = ReplayBuffer(ReplayConfig(rules), limit)
     history: list[list[float]] = []
     for new in means:
@@ -128,7 +128,7 @@ def same(one: ReplayBuffer, two: ReplayBuffer) -> None:
 
 
 @given(st.lists(returns, max_size=4), st.lists(returns, max_size=3))
-def test_a_restored_buffer_goes_on_as_the_one_that_was_saved(before: list, after: list):
+def test_a_restored_buffer_goes_on_as_the_one_that_was_saved(before, after):
     buffer, other = ReplayBuffer(ReplayConfig(), 5), ReplayBuffer(ReplayConfig(), 5)
     for iteration, groups in enumerate(before, start=1):
         take_in(buffer, played(iteration, groups))
@@ -141,7 +141,7 @@ def test_a_restored_buffer_goes_on_as_the_one_that_was_saved(before: list, after
 
 
 @given(st.lists(returns, min_size=1, max_size=4), st.integers(1, 3))
-def test_buffers_of_several_processes_are_saved_as_one_and_shared_out_again(iterations: list, ranks: int):
+def test_buffers_of_several_processes_are_saved_as_one_and_shared_out_again(iterations, ranks):
     whole, parts = ReplayBuffer(ReplayConfig()), [ReplayBuffer(ReplayConfig()) for _ in range(ranks)]
     for iteration, groups in enumerate(iterations, start=1):
         steps = played(iteration, groups)
@@ -167,7 +167,7 @@ def test_group_means_are_over_episodes_and_not_over_rows():
 
 
 @given(st.integers(0, 10**6), st.integers(2, 200), st.floats(0.0, 1.0))
-def test_masked_tokens_are_candidates_and_few_of_each_episode(seed: int, tokens: int, share: float):
+def test_masked_tokens_are_candidates_and_few_of_each_episode(seed, tokens, share):
     rng = np.random.default_rng(seed)
     covariance, episode = rng.normal(size=tokens), rng.integers(0, 4, tokens)
     masked = clipped_tokens(covariance, episode, 0.2, 1.5, share, np.random.default_rng(seed).random(len(covariance)))
@@ -225,22 +225,20 @@ def _fresh(**settings: object) -> SelfImitation:
 
 
 @pytest.mark.parametrize("iteration", [2, 4, 7, 8, 50])
-def test_the_loss_of_what_is_imitated_has_the_weight_of_the_warm_up(iteration: int) -> None:
+def test_the_loss_of_what_is_imitated_has_the_weight_of_the_warm_up(iteration):
     expected = float(cosine_rise(iteration, 8))
     assert iteration >= 8 or 0.0 < expected < 1.0
     assert_allclose(_imitated(iteration, mask=0.0).factor, expected)
 
 
-def test_a_masked_token_has_no_weight_and_every_other_that_of_the_warm_up() -> None:
+def test_a_masked_token_has_no_weight_and_every_other_that_of_the_warm_up():
     batch = _imitated(4, mask=0.3, cov=(-1e9, 1e9))
     assert set(batch.factor.tolist()) == {0.0, float(cosine_rise(4, 8))}
     share = (batch.factor == 0.0).mean()
     assert 0.05 < share < 0.5
 
 
-def test_the_range_in_which_tokens_are_masked_is_measured_on_what_the_first_iteration_learns_from(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_range_in_which_tokens_are_masked_is_measured_on_what_the_first_iteration_learns_from(monkeypatch):
     credit = _credit(1)
     credit.keep[::2] = False
     monkeypatch.setattr(self_imitation, "LOW_SHARE", 0.5)
@@ -254,7 +252,7 @@ def test_the_range_in_which_tokens_are_masked_is_measured_on_what_the_first_iter
     assert imitation.bounds == pytest.approx([falling[: int(share * kept.sum())].mean() for share in (0.5, 0.25)])
 
 
-def test_what_was_measured_and_stored_goes_on_in_another_process_that_loads_it() -> None:
+def test_what_was_measured_and_stored_goes_on_in_another_process_that_loads_it():
     one, other = _fresh(), _fresh()
     other.load(one.state())
     assert other.bounds is None

@@ -58,20 +58,20 @@ def test_without_monotonicity_every_match_is_credited():
 
 
 @pytest.mark.parametrize(("order", "credit"), [("chronological", [0, 1]), ("longest_first", [1, 1])])
-def test_the_order_in_which_steps_are_taken_decides_what_gets_further(order: Any, credit: list[int]):
+def test_the_order_in_which_steps_are_taken_decides_what_gets_further(order, credit):
     steps = table([(0, 1.0, ["key", "door", "room"]), (0, 0.0, ["door", "key"])], [1, 1, 1, 1, 5])
     assert SCPO(order=order).credit(steps, Exact())[3:].tolist() == credit
 
 
 @pytest.mark.parametrize(("reference", "rows"), [("longest", [1, 2, 3]), ("shortest", [0])])
-def test_the_reference_is_the_longest_success_or_the_shortest(reference: Any, rows: list[int]):
+def test_the_reference_is_the_longest_success_or_the_shortest(reference, rows):
     steps = table([(0, 1.0, ["a"]), (0, 1.0, ["a", "b", None]), (0, 1.0, ["c", "d", "e"]), (0, 0.0, ["a"])])
     ((own, lost),) = SCPO(reference=reference).references(steps)
     assert own.tolist() == rows and [part.tolist() for part in lost] == [[7]]
 
 
 @given(tables())
-def test_successes_and_groups_without_one_get_no_credit(steps: StepTable):
+def test_successes_and_groups_without_one_get_no_credit(steps):
     credit, returns = SCPO().credit(steps, Exact()), episode_returns(steps)
     assert (credit[returns > 0] == 0).all()
     for group in np.unique(steps.group_id):
@@ -82,7 +82,7 @@ def test_successes_and_groups_without_one_get_no_credit(steps: StepTable):
 
 
 @given(tables())
-def test_a_failed_episode_is_credited_at_most_once_for_each_step_of_the_reference(steps: StepTable):
+def test_a_failed_episode_is_credited_at_most_once_for_each_step_of_the_reference(steps):
     estimator = SCPO()
     credit = estimator.credit(steps, Exact())
     for own, failed in estimator.references(steps):
@@ -91,19 +91,19 @@ def test_a_failed_episode_is_credited_at_most_once_for_each_step_of_the_referenc
 
 
 @given(tables(), st.integers(0, 1000))
-def test_permuting_the_rows_permutes_the_credit(steps: StepTable, seed: int):
+def test_permuting_the_rows_permutes_the_credit(steps, seed):
     order = np.random.default_rng(seed).permutation(len(steps))
     credit = SCPO(order="chronological").credit(steps, Exact())
     assert_array_equal(SCPO(order="chronological").credit(steps.take(order), Exact()), credit[order])
 
 
 @given(tables())
-def test_with_weight_zero_the_advantage_under_it_stays_what_it_is(steps: StepTable):
+def test_with_weight_zero_the_advantage_under_it_stays_what_it_is(steps):
     assert_array_equal(GiGPO()(SCPO(alpha=0.0)(steps)).per_step, GiGPO()(steps).per_step)
 
 
 @given(tables())
-def test_the_scorer_is_asked_once_for_each_pair_of_texts(steps: StepTable):
+def test_the_scorer_is_asked_once_for_each_pair_of_texts(steps):
     asked: list[tuple[str, str]] = []
 
     def score(pairs: Any) -> np.ndarray:
@@ -168,7 +168,7 @@ def minilm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_cross_encoder_scores_each_pair_once_whatever_the_batches(reranker: Path) -> None:
+def test_a_cross_encoder_scores_each_pair_once_whatever_the_batches(reranker):
     passes: list[int] = []
     small, large = CrossEncoder(str(reranker), batch=2), CrossEncoder(str(reranker))
     compute = small._compute
@@ -182,18 +182,18 @@ def test_a_cross_encoder_scores_each_pair_once_whatever_the_batches(reranker: Pa
     assert small([]).shape == (0,)
 
 
-def test_with_a_batch_of_one_a_score_depends_on_its_pair_alone(reranker: Path) -> None:
+def test_with_a_batch_of_one_a_score_depends_on_its_pair_alone(reranker):
     scores = CrossEncoder(str(reranker), batch=1)(PAIRS)
     assert [CrossEncoder(str(reranker), batch=1)([pair])[0] for pair in PAIRS] == scores.tolist()
 
 
-def test_a_scorer_forgets_the_oldest_pairs_first(reranker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scorer_forgets_the_oldest_pairs_first(reranker, monkeypatch):
     monkeypatch.setattr("trainers.credit.scorers.KEPT", 2)
     scorer = CrossEncoder(str(reranker))
     assert scorer(PAIRS).shape == (6,) and len(scorer._known) == 2
 
 
-def test_a_sentence_embedder_knows_what_is_said_in_other_words(minilm: Path) -> None:
+def test_a_sentence_embedder_knows_what_is_said_in_other_words(minilm):
     embedder = SentenceEmbedder(str(minilm), batch=3)
     one = "take the apple from the table"
     scores = embedder([(one, one), (one, "pick up the apple that lies on the table"), (one, "the stock market fell")])
@@ -202,12 +202,12 @@ def test_a_sentence_embedder_knows_what_is_said_in_other_words(minilm: Path) -> 
     assert len(embedder._known) == 3, "each text is embedded once"
 
 
-def test_the_embedder_counts_no_padding(minilm: Path) -> None:
+def test_the_embedder_counts_no_padding(minilm):
     pairs = [("go", "a much longer text about a lamp in a room"), ("go", "went")]
     assert_allclose(SentenceEmbedder(str(minilm), batch=1)(pairs), SentenceEmbedder(str(minilm))(pairs), atol=1e-5)
 
 
-def test_scpo_keeps_its_scorer_and_says_early_what_is_wrong(reranker: Path, tmp_path: Path) -> None:
+def test_scpo_keeps_its_scorer_and_says_early_what_is_wrong(reranker, tmp_path):
     shaper = SCPO(scorer="cross_encoder", scorer_options={"path": str(reranker)})
     assert shaper._score is shaper._score
     with pytest.raises(UnknownName, match=r"option of scorer cross_encoder 'bach'. Nearest: 'batch'"):

@@ -60,7 +60,7 @@ SIZE = 61
 
 
 @given(step_tables(), st.data())
-def test_the_best_of_the_accepted_episodes_of_each_task_stay(steps: StepTable, data: st.DataObject) -> None:
+def test_the_best_of_the_accepted_episodes_of_each_task_stay(steps, data):
     score = data.draw(st.none() | st.integers(-2, 3).map(float))
     most = data.draw(st.none() | st.integers(1, 3))
     episodes = {episode: float(steps.reward[steps.episode_id == episode].sum()) for episode in set(steps.episode_id)}
@@ -88,7 +88,7 @@ def imitation_loss(plain: PreTrainedModel, table: StepTable, weight: str) -> Ten
 
 
 @pytest.mark.parametrize("weight", ["one", "score"])
-def test_the_gradient_is_that_of_imitation_by_hand(weight: str) -> None:
+def test_the_gradient_is_that_of_imitation_by_hand(weight):
     table = step_table(np.random.default_rng(0), SIZE, groups=4)
     rng = np.random.default_rng(1)
     table = table.with_reward(rng.integers(0, 3, len(table)).astype(float))
@@ -108,7 +108,7 @@ def test_the_gradient_is_that_of_imitation_by_hand(weight: str) -> None:
         torch.testing.assert_close(computed[f"model.{name}"], parameter.grad, rtol=1e-4, atol=1e-6)
 
 
-def test_what_the_last_rounds_accepted_is_imitated_again_and_is_in_the_checkpoint() -> None:
+def test_what_the_last_rounds_accepted_is_imitated_again_and_is_in_the_checkpoint():
     rounds = EarlierRounds(ReplayConfig("rounds", size=2), Accelerator(cpu=True), seed=0)
     for number in range(1, 5):
         steps = played(number, [[0, 1, 1], [2, 0, 0]])
@@ -126,7 +126,7 @@ def test_what_the_last_rounds_accepted_is_imitated_again_and_is_in_the_checkpoin
 
 
 @pytest.mark.seconds
-def test_a_run_learns_from_rounds_and_goes_on_from_a_checkpoint_to_the_same_end(place: Path) -> None:
+def test_a_run_learns_from_rounds_and_goes_on_from_a_checkpoint_to_the_same_end(place):
     settings = {
         "recipe": "rft", "method.filters": {"accepted": {"score": 0.0, "most": 3}}, "optim.epochs": 2,
         "method.replay": {"rules": "rounds", "size": 2}, "evaluation.envs": [], "checkpoint_every": 1,
@@ -142,7 +142,7 @@ def test_a_run_learns_from_rounds_and_goes_on_from_a_checkpoint_to_the_same_end(
     assert weights(ends[0] / "checkpoints/iteration-00002") == weights(ends[1] / "checkpoints/iteration-00002")
 
 
-def test_rounds_are_for_rft_alone_which_needs_a_filter() -> None:
+def test_rounds_are_for_rft_alone_which_needs_a_filter():
     with pytest.raises(ConfigError, match="rft would imitate every episode"):
         checked(TrainConfig, {"method": {"estimator": "rft"}})
     for estimator, rules in (("grpo", "rounds"), ("rft", "paper")):
@@ -213,7 +213,7 @@ def demos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("weight", ["one", "score"])
-def test_a_step_is_that_of_imitation_by_hand_whoever_played(weight: str) -> None:
+def test_a_step_is_that_of_imitation_by_hand_whoever_played(weight):
     size, table = 61, step_table(np.random.default_rng(0), 61, groups=4)  # whose log-probabilities are not the model's
     table = table.with_reward(np.random.default_rng(1).integers(0, 3, len(table)).astype(float))
     settings = ["--method.options.weight", weight, "--optim.lr", "1", "--optim.max_grad_norm", "1e9"]
@@ -236,9 +236,7 @@ def test_a_step_is_that_of_imitation_by_hand_whoever_played(weight: str) -> None
 
 
 @pytest.mark.seconds
-def test_a_run_on_kept_episodes_learns_and_goes_on_from_a_checkpoint_to_the_same_end(
-    kept: Path, tmp_path: Path
-) -> None:
+def test_a_run_on_kept_episodes_learns_and_goes_on_from_a_checkpoint_to_the_same_end(kept, tmp_path):
     solved = [episode for episode in episodes_in(kept) if episode.success]
     assert 3 <= len(solved) < 12
     count = len(solved)  # of iterations of two episodes: two passes
@@ -256,7 +254,7 @@ def test_a_run_on_kept_episodes_learns_and_goes_on_from_a_checkpoint_to_the_same
 
 
 @pytest.mark.slow
-def test_two_processes_train_on_what_one_does_and_learn_the_same(kept: Path, tmp_path: Path) -> None:
+def test_two_processes_train_on_what_one_does_and_learn_the_same(kept, tmp_path):
     one = _run(tmp_path / "one", kept, "--iterations", "3")
     words = _words(tmp_path / "two", "--pool.folder", str(kept), "--iterations", "3")
     train(*words, program=(*BOTH, "-m", "trainers.train"), timeout=900, status=0)
@@ -268,7 +266,7 @@ def test_two_processes_train_on_what_one_does_and_learn_the_same(kept: Path, tmp
 
 
 @pytest.mark.seconds
-def test_a_run_s_own_episodes_and_a_pool_are_imitated_by_score(kept: Path, tmp_path: Path) -> None:
+def test_a_run_s_own_episodes_and_a_pool_are_imitated_by_score(kept, tmp_path):
     with PoolWriter(tmp_path / "pool") as pool:
         for number, episode in enumerate(episodes_in(kept)):
             pool.store(f"s{number}", replace(episode, score=0.5 if episode.success else episode.score))
@@ -286,9 +284,7 @@ def test_a_run_s_own_episodes_and_a_pool_are_imitated_by_score(kept: Path, tmp_p
 
 
 @pytest.mark.seconds
-def test_demonstrations_and_answers_as_text_are_played_again_in_the_prompts_of_the_run(
-    kept: Path, demos: Path, tmp_path: Path
-) -> None:
+def test_demonstrations_and_answers_as_text_are_played_again_in_the_prompts_of_the_run(kept, demos, tmp_path):
     env = {**ENV, "kwargs": BOOK, "max_episode_steps": 20}
     records = _run(tmp_path, demos, "--iterations", "4", "--rollout.tasks", "8", envs=[env])
     assert records[-1]["train/loss"] < 0.8 * records[0]["train/loss"] and records[0]["train/valid_actions"] == 1.0
@@ -304,7 +300,7 @@ def test_demonstrations_and_answers_as_text_are_played_again_in_the_prompts_of_t
     assert all((step.policy_version == -1).all() for episode in again.episodes for step in episode.steps)
 
 
-def test_what_cannot_be_imitated_is_refused_in_a_line(kept: Path, demos: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_imitated_is_refused_in_a_line(kept, demos, tmp_path):
     empty, other = tmp_path / "empty", save_model(tmp_path / "other")
     empty.mkdir()
     failed = [replace(episode, success=False) for episode in read_episodes(next(kept.rglob("*.parquet")))]
@@ -331,9 +327,7 @@ def test_what_cannot_be_imitated_is_refused_in_a_line(kept: Path, demos: Path, t
 
 
 @pytest.mark.seconds
-def test_a_folder_without_success_or_with_other_episodes_than_before_ends_the_run_with_a_line(
-    kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_without_success_or_with_other_episodes_than_before_ends_the_run_with_a_line(kept, tmp_path, capsys):
     solved = [episode for episode in episodes_in(kept) if episode.success]
     for episodes, words in (
         ([replace(solved[0], success=False)], ["0 whole groups of 1 are left that pool.take finds"]),
@@ -350,7 +344,7 @@ def test_a_folder_without_success_or_with_other_episodes_than_before_ends_the_ru
         assert all(word in line for word, line in zip(words, said, strict=True))
 
 
-def test_what_is_too_little_is_not_counted_as_taken(tmp_path: Path) -> None:
+def test_what_is_too_little_is_not_counted_as_taken(tmp_path):
     config = parse(_words(tmp_path)).config
     assert config.pool is not None and config.pool.take is not None
     common: list[Any] = [config, Accelerator(cpu=True), None, None, Counters(), None]
@@ -360,7 +354,7 @@ def test_what_is_too_little_is_not_counted_as_taken(tmp_path: Path) -> None:
     assert rollouts.state() == {"taken": None, "passes": 0} and rollouts.counters.groups == 0
 
 
-def test_the_recipe_takes_and_stores_nothing_in_a_pool() -> None:
+def test_the_recipe_takes_and_stores_nothing_in_a_pool():
     config = parse(["--recipe", "sft", "--pool.folder", "kept"]).config
     assert config.pool is not None and config.pool.take is not None and config.pool.take.success is True
     assert config.method == parse(["--recipe", "rft"]).config.method

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from envsuite.prompting import TagsCodec, TemplateRenderer
 from trainers.credit.hindsight import Hindsight, HindsightPrompts
 from trainers.credit.providers import Entropy
 from trainers.policy.adapter import add_adapter
-from trainers.policy.config import AdapterConfig, ComputeDtype, ModelConfig, OptimConfig
+from trainers.policy.config import AdapterConfig, ModelConfig, OptimConfig
 from trainers.policy.model import Policy
 from trainers.policy.sharding import shard
 from trainers.settings import ConfigError
@@ -66,9 +65,7 @@ def naive(policy: nn.Module, prompt: Any, response: Any, temperature: float) -> 
 @pytest.mark.parametrize(("temperature", "compute_dtype", "near"), [
     (1.0, "float32", 2e-5), (0.4, "float32", 5e-5), (0.4, "bfloat16", 0.25),
 ])  # fmt: skip
-def test_the_columns_are_those_of_each_token_by_itself(
-    temperature: float, compute_dtype: ComputeDtype, near: float
-) -> None:
+def test_the_columns_are_those_of_each_token_by_itself(temperature, compute_dtype, near):
     own, steps = model("qwen2", SIZE), table()
     policy = Policy(own, temperature=temperature, compute_dtype=compute_dtype)
     entropy = Entropy(policy, OPTIM).columns(steps).token_extra[ENTROPY]
@@ -91,7 +88,7 @@ def test_the_columns_are_those_of_each_token_by_itself(
         assert_allclose(hindsight[row], naive(own, whole, response, temperature)[0], atol=near)
 
 
-def test_an_observation_cannot_end_the_message_and_a_long_one_is_cut() -> None:
+def test_an_observation_cannot_end_the_message_and_a_long_one_is_cut():
     steps = table()
     ids = told()(steps).prompt
     end = tokenizer().convert_tokens_to_ids("<|end|>")
@@ -102,7 +99,7 @@ def test_an_observation_cannot_end_the_message_and_a_long_one_is_cut() -> None:
     assert len(told(2).ids("anything")) == 2
 
 
-def test_no_prompt_outgrows_the_context(caplog: pytest.LogCaptureFixture) -> None:
+def test_no_prompt_outgrows_the_context(caplog):
     steps = table()
     longest = int((steps.prompt.lengths + steps.response.lengths).max()) + 3
     found = told(longest=longest)(steps)
@@ -110,7 +107,7 @@ def test_no_prompt_outgrows_the_context(caplog: pytest.LogCaptureFixture) -> Non
     assert "the text was cut in" in caplog.text
 
 
-def test_a_prompt_that_ends_in_another_way_is_refused() -> None:
+def test_a_prompt_that_ends_in_another_way_is_refused():
     steps = table()
     other = replace(
         steps, prompt=Ragged.of([row[:-1] for row in map(steps.prompt.__getitem__, range(len(steps)))], np.int32)
@@ -119,7 +116,7 @@ def test_a_prompt_that_ends_in_another_way_is_refused() -> None:
         told()(other)
 
 
-def test_a_table_without_a_success_or_without_rows_is_scored() -> None:
+def test_a_table_without_a_success_or_without_rows_is_scored():
     policy = Policy(model("qwen2", SIZE))
     lost = table().with_columns(**{SUCCESS: np.zeros(len(table()), np.bool_)})
     assert not Hindsight(policy, told(), OPTIM).columns(lost).token_extra[HINDSIGHT].values.any()
@@ -128,7 +125,7 @@ def test_a_table_without_a_success_or_without_rows_is_scored() -> None:
         assert len(provider.columns(empty)) == 0
 
 
-def test_a_template_that_ends_a_message_with_plain_text_is_refused() -> None:
+def test_a_template_that_ends_a_message_with_plain_text_is_refused():
     plain = deepcopy(tokenizer())
     plain.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }} {% endfor %}ASSISTANT:"
     with pytest.raises(ConfigError, match=r"the method puts a text .*plain text, ' ASSISTANT:'.*model\.chat_template"):
@@ -154,7 +151,7 @@ def spread(accelerator: Accelerator, adapted: bool) -> tuple[np.ndarray, np.ndar
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("adapted", [pytest.param(False, marks=pytest.mark.slow), True], ids=["whole", "adapter"])
-def test_a_sharded_policy_gives_the_columns_of_one_process(adapted: bool) -> None:
+def test_a_sharded_policy_gives_the_columns_of_one_process(adapted):
     (alone,), both = on_ranks(spread, 1, adapted), on_ranks(spread, 2, adapted)
     row_of, episode = table().response.row_of, table().episode_id
     for column in range(2):
@@ -164,7 +161,7 @@ def test_a_sharded_policy_gives_the_columns_of_one_process(adapted: bool) -> Non
 
 
 @pytest.mark.slow
-def test_long_prompts_and_a_large_vocabulary_take_bounded_memory() -> None:
+def test_long_prompts_and_a_large_vocabulary_take_bounded_memory():
     words, most = 150_000, 20
     own = model("qwen2", words)
     own.config.max_position_embeddings = 8192
@@ -188,7 +185,7 @@ def test_long_prompts_and_a_large_vocabulary_take_bounded_memory() -> None:
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("name", ["hcapo", pytest.param("empg", marks=pytest.mark.slow)])
-def test_a_run_trains_on_the_signal_and_reports_it(place: Path, name: str) -> None:
+def test_a_run_trains_on_the_signal_and_reports_it(place, name):
     (record,) = trained(place, recipe=name, iterations=1, **{"evaluation.envs": []})
     wanted = {"empg": ("entropy", "scale_std", "bonus_share"), "hcapo": ("ratio_mean", "ratio_std", "response_length")}
     for key in wanted[name]:
@@ -197,9 +194,7 @@ def test_a_run_trains_on_the_signal_and_reports_it(place: Path, name: str) -> No
     assert all(episode.last_observation not in ("", episode.steps[0].observation) for episode in episodes)
 
 
-def test_a_text_that_does_not_fit_the_context_beside_prompts_is_refused(
-    place: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_text_that_does_not_fit_the_context_beside_prompts_is_refused(place, capfd):
     changes = {"recipe": "hcapo", "prompt.max_tokens": 480}
     assert main(["--config", str(write_settings(place, **changes))]) == 2
     assert "max_tokens + 256 of the method's text is 742" in " ".join(capfd.readouterr().err.split())

@@ -76,7 +76,7 @@ def test_the_options_of_the_original_code_keep_the_environments_reward_and_count
 
 
 @given(st.integers(0, 500), st.integers(0, 60), st.booleans(), st.booleans())
-def test_intrinsic_reward_never_outweighs_the_outcome_and_fades_away(t: int, calls: int, formed: bool, solved: bool):
+def test_intrinsic_reward_never_outweighs_the_outcome_and_fades_away(t, calls, formed, solved):
     added = float(Spear(decay=200).intrinsic(calls, formed, t))
     assert 0.0 <= added <= 1.1 + 1e-12
     if t >= 200:
@@ -84,7 +84,7 @@ def test_intrinsic_reward_never_outweighs_the_outcome_and_fades_away(t: int, cal
 
 
 @given(st.integers(1, 400), st.integers(0, 800))
-def test_one_schedule_rises_as_the_other_falls(length: int, t: int):
+def test_one_schedule_rises_as_the_other_falls(length, t):
     assert float(cosine_rise(t, length) + cosine_fall(t, length)) == pytest.approx(1.0)
     assert cosine_rise(t + 1, length) >= cosine_rise(t, length)
     assert t < length or (cosine_rise(t, length) == 1.0 and cosine_fall(t, length) == 0.0)
@@ -92,7 +92,7 @@ def test_one_schedule_rises_as_the_other_falls(length: int, t: int):
 
 
 @pytest.mark.parametrize("estimator", ["k1", "abs", "k2", "k3"])
-def test_kl_in_the_reward_charges_a_step_the_sum_over_its_tokens(estimator: str):
+def test_kl_in_the_reward_charges_a_step_the_sum_over_its_tokens(estimator):
     steps = steps_of(THREE)
     rng = np.random.default_rng(1)
     reference = rng.normal(-1.0, 0.5, len(steps.response.values))
@@ -127,7 +127,7 @@ def test_an_episode_with_a_cut_response_or_without_a_tool_call_is_left_out_whole
     st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=4), min_size=1, max_size=9),
     st.sampled_from([0.0, 0.25, 0.5, 0.9]),
 )
-def test_the_groups_that_stay_differ_at_least_as_much_as_those_that_go(returns: list[list[int]], fraction: float):
+def test_the_groups_that_stay_differ_at_least_as_much_as_those_that_go(returns, fraction):
     rows = [(g, 10 * g + i, 0, float(r), True, "a") for g, group in enumerate(returns) for i, r in enumerate(group)]
     steps = steps_of(rows)
     keep = LowSpread(fraction)(steps)
@@ -170,7 +170,7 @@ def test_on_the_row_alone_the_reward_stays():
 
 
 @pytest.mark.parametrize("scaled_first", [True, False])
-def test_scale_multiplies_what_the_environment_pays_and_no_penalty(scaled_first: bool):
+def test_scale_multiplies_what_the_environment_pays_and_no_penalty(scaled_first):
     steps = four_rows().with_columns(env_reward=four_rows().reward)
     shapers = [Scale(10.0), InvalidActionPenalty(0.1)]
     for shaper in shapers if scaled_first else reversed(shapers):

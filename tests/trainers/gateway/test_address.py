@@ -108,7 +108,7 @@ IGNORED: dict[str, tuple[dict[str, Any], set[str]]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_with_a_request_is_told_by_its_field(numbered: Place, name: str) -> None:
+def test_what_is_wrong_with_a_request_is_told_by_its_field(numbered, name):
     changes, field = WRONG[name]
     reply = ask(numbered, CHAT, numbered.open().key, body() | changes)
     error = reply.json()["error"]
@@ -117,7 +117,7 @@ def test_what_is_wrong_with_a_request_is_told_by_its_field(numbered: Place, name
 
 
 @pytest.mark.parametrize("name", MASKING)
-def test_what_would_mask_the_distribution_is_refused_or_served_as_if_it_were_not_there(made: Made, name: str) -> None:
+def test_what_would_mask_the_distribution_is_refused_or_served_as_if_it_were_not_there(made, name):
     strict, free = made(), made(masking="ignore")
     path, fields = MASKING[name]
     error = ask(strict, path, strict.open().key, sent_to(path) | fields).json()["error"]["message"]
@@ -129,9 +129,7 @@ def test_what_would_mask_the_distribution_is_refused_or_served_as_if_it_were_not
 
 
 @pytest.mark.parametrize("path", IGNORED)
-def test_a_field_that_changes_nothing_is_served_and_told_once(
-    made: Made, path: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_field_that_changes_nothing_is_served_and_told_once(made, path, caplog):
     place = made()
     fields, names = IGNORED[path]
     for _ in range(2):
@@ -140,7 +138,7 @@ def test_a_field_that_changes_nothing_is_served_and_told_once(
     assert sorted(told) == sorted(f"gateway: '{name}' of an agent: ignored" for name in names)
 
 
-def test_a_models_name_is_found_at_its_path(made: Made) -> None:
+def test_a_models_name_is_found_at_its_path(made):
     place = made(models={"org/its-7b": None, "judge": "http://127.0.0.1:9/v1"})
     key = place.open().key
     rows = ask(place, "/v1/models", key).json()["data"]
@@ -151,7 +149,7 @@ def test_a_models_name_is_found_at_its_path(made: Made) -> None:
 
 
 @pytest.mark.seconds
-def test_bytes_that_are_no_request_are_refused(made: Made) -> None:
+def test_bytes_that_are_no_request_are_refused(made):
     place = made(serve={"most_bytes": 1 << 20})
     key = place.open().key
     for sent in (b"", b"{", b"[]", b"null", b'{"model": "\xff"}', b"[" * 100_000):
@@ -167,7 +165,7 @@ def test_bytes_that_are_no_request_are_refused(made: Made) -> None:
     assert ask(place, CHAT, key, body()).status_code == 200
 
 
-def test_a_key_opens_its_own_session_until_that_ends(made: Made) -> None:
+def test_a_key_opens_its_own_session_until_that_ends(made):
     place = made(serve={"token": "secret"})
     one, other = place.open(Limits(requests=2)), place.open(Limits(seconds=-1.0))
     statuses = [ask(place, CHAT, key, body()).status_code for key in (one.key, "agent-no", "-", "secret", other.key)]
@@ -182,7 +180,7 @@ def test_a_key_opens_its_own_session_until_that_ends(made: Made) -> None:
     assert len(one.episode("").steps) == 2 and not other.asked
 
 
-def test_the_operator_makes_sessions_gives_rewards_and_ends_them(made: Made) -> None:
+def test_the_operator_makes_sessions_gives_rewards_and_ends_them(made):
     place = made(serve={"token": "secret"})
     assert ask(place, "/sessions", "secret", b"").headers["retry-after"] == "1"
     session = place.open(None, {"task": "Look."})
@@ -202,7 +200,7 @@ def test_the_operator_makes_sessions_gives_rewards_and_ends_them(made: Made) -> 
     assert [step.reward for step in session.episode().steps] == [1.0]
 
 
-def test_a_session_at_its_limit_of_requests_under_way_loses_none(made: Made) -> None:
+def test_a_session_at_its_limit_of_requests_under_way_loses_none(made):
     place = made(most=2)
     key = place.open().key
     full = ask(place, CHAT, key, body(n=3))
@@ -212,7 +210,7 @@ def test_a_session_at_its_limit_of_requests_under_way_loses_none(made: Made) -> 
     assert ask(place, CHAT, key, body(n=3)).status_code == 200
 
 
-def test_other_machines_reach_the_address_with_a_token_alone(made: Made) -> None:
+def test_other_machines_reach_the_address_with_a_token_alone(made):
     gateway = made().gateway
     with pytest.raises(UsageError, match="token"), serve(gateway, "0.0.0.0"):
         pass
@@ -223,7 +221,7 @@ def test_other_machines_reach_the_address_with_a_token_alone(made: Made) -> None
     assert gateway.operator == "secret"
 
 
-def test_a_model_that_another_endpoint_has_is_asked_there_and_nothing_of_it_is_recorded(made: Made) -> None:
+def test_a_model_that_another_endpoint_has_is_asked_there_and_nothing_of_it_is_recorded(made):
     with ScriptedEndpoint(lambda body: completion("From there.")) as there:
         place = made(models={"judge": there.url.replace("http://", "http://its-key@"), "gone": "http://127.0.0.1:9/v1"})
         session = place.open(Limits(requests=2))
@@ -236,14 +234,14 @@ def test_a_model_that_another_endpoint_has_is_asked_there_and_nothing_of_it_is_r
     assert not session.asked
 
 
-def test_the_gateway_needs_no_mcp_until_an_agent_asks_for_an_environment() -> None:
+def test_the_gateway_needs_no_mcp_until_an_agent_asks_for_an_environment():
     code = "import sys; sys.modules |= {'mcp': None, 'mcp_types': None}; import trainers.gateway.app"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
     extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["gateway"]
     assert "mcp>=1.30" in extra, "crewai 1.15 wants mcp below 2, strands 1.62 below 2.2"
 
 
-def test_no_key_is_logged(made: Made, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_key_is_logged(made, caplog):
     caplog.set_level(logging.DEBUG)
     place = made()
     session = place.open()
@@ -295,9 +293,7 @@ PATHS += ("/sessions", "/sessions/0", "/sessions/0/reward")
 
 @pytest.mark.seconds
 @given(path=st.sampled_from(PATHS), operator=st.booleans(), sent=_shaped | _fields | _json | st.binary(max_size=40))
-def test_every_endpoint_answers_whatever_comes_with_json_and_no_failure(
-    path: str, operator: bool, sent: Any, numbered: Place
-) -> None:
+def test_every_endpoint_answers_whatever_comes_with_json_and_no_failure(path, operator, sent, numbered):
     session = numbered.open()
     key = numbered.gateway.operator if operator else session.key
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -94,7 +93,7 @@ def made() -> Iterator[Callable[..., AgentManager]]:
 
 
 @pytest.mark.parametrize("slots", [1, 3])
-def test_our_own_player_has_the_episodes_of_the_rollout_manager(slots: int, made: Callable[..., AgentManager]) -> None:
+def test_our_own_player_has_the_episodes_of_the_rollout_manager(slots, made):
     """With several at a time, log-probabilities are equal to the rounding of other batches."""
     plans, own_player = _plans(6), made(player)
     own_player.slots = slots
@@ -133,9 +132,7 @@ def _returning(reward: float | None) -> Play:
     return play
 
 
-def test_the_reward_that_an_agent_returns_is_its_episodes_and_without_one_the_episode_is_left_out(
-    made: Callable[..., AgentManager],
-) -> None:
+def test_the_reward_that_an_agent_returns_is_its_episodes_and_without_one_the_episode_is_left_out(made):
     episode = _alone(made(_returning(0.25)))
     assert [step.reward for step in episode.steps] == [0.25] and episode.error is None
     assert (episode.score, episode.success, episode.terminated) == (0.25, False, True)
@@ -146,7 +143,7 @@ def test_the_reward_that_an_agent_returns_is_its_episodes_and_without_one_the_ep
     assert not len(StepTable.from_episodes([without]))
 
 
-def test_an_agent_that_never_stops_is_cut_at_its_limits(made: Callable[..., AgentManager]) -> None:
+def test_an_agent_that_never_stops_is_cut_at_its_limits(made):
     refused: list[Refused] = []
 
     def talks(task: AgentTask, client: Client) -> None:
@@ -164,7 +161,7 @@ def test_an_agent_that_never_stops_is_cut_at_its_limits(made: Callable[..., Agen
     assert episode.truncated and sum(len(step.response_ids) for step in episode.steps) <= 9
 
 
-def test_an_agent_that_outlives_its_time_holds_nobody_up(made: Callable[..., AgentManager]) -> None:
+def test_an_agent_that_outlives_its_time_holds_nobody_up(made):
     late: list[Refused] = []
     over, asked_again = threading.Event(), threading.Event()
 
@@ -185,9 +182,7 @@ def test_an_agent_that_outlives_its_time_holds_nobody_up(made: Callable[..., Age
     assert asked_again.wait(60.0) and late[0].status == 401, "its key is worth nothing after the episode"
 
 
-def test_an_environment_that_cannot_begin_fails_its_episode_and_no_other(
-    made: Callable[..., AgentManager], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_environment_that_cannot_begin_fails_its_episode_and_no_other(made, monkeypatch):
     reset, failing = TextCraft.reset, _plans(4)[0].task_id
 
     def broken(self: TextCraft, **given: Any) -> Any:
@@ -204,9 +199,7 @@ def test_an_environment_that_cannot_begin_fails_its_episode_and_no_other(
     assert manager.timing.repeated == 2
 
 
-def test_a_service_posts_its_reward_after_the_end_or_is_left_out(
-    made: Callable[..., AgentManager], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_service_posts_its_reward_after_the_end_or_is_left_out(made, monkeypatch):
     monkeypatch.setattr(agents, "REWARD_WAIT", 0.2)
     manager = made(None, environment=False)
     gateway = manager.gateway
@@ -238,7 +231,7 @@ def test_a_service_posts_its_reward_after_the_end_or_is_left_out(
         ("{}/wrong.py:play", "wrong.py.*SyntaxError"),
     ],
 )
-def test_a_function_that_is_not_there_is_named(place: str, told: str, tmp_path: Path) -> None:
+def test_a_function_that_is_not_there_is_named(place, told, tmp_path):
     (tmp_path / "agent.py").write_text("def play(task, client):\n    return 1\n")
     (tmp_path / "wrong.py").write_text("def play(:\n")
     with pytest.raises(ConfigError, match=told):
@@ -253,13 +246,13 @@ def test_a_function_that_is_not_there_is_named(place: str, told: str, tmp_path: 
         ({"run": "service", "models": {"policy": "http://h/v1"}}, "policy, which is the model that is trained"),
     ],
 )
-def test_settings_of_an_agent_that_contradict_each_other_are_refused(given: dict[str, Any], told: str) -> None:
+def test_settings_of_an_agent_that_contradict_each_other_are_refused(given, told):
     with pytest.raises(ConfigError, match=told):
         AgentConfig(**given)
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1", "::1", ":80", "[]:80", "a:65536", "a:-1", "http://a:80", "[::1]"])
-def test_what_is_no_address_with_a_port_is_refused(listen: str) -> None:
+def test_what_is_no_address_with_a_port_is_refused(listen):
     for right, address in {"[::1]:8080": ("::1", 8082), "localhost:0": ("localhost", 0)}.items():
         assert AgentConfig(run="service", listen=right).address(2) == address
     with pytest.raises(ConfigError, match=r"rollout\.agent\.listen is .*; write an address and a port"):
@@ -267,9 +260,7 @@ def test_what_is_no_address_with_a_port_is_refused(listen: str) -> None:
 
 
 @pytest.mark.parametrize("kind", FAILURES)
-def test_an_agent_that_fails_in_any_way_ends_its_own_episode_at_once(
-    kind: str, made: Callable[..., AgentManager]
-) -> None:
+def test_an_agent_that_fails_in_any_way_ends_its_own_episode_at_once(kind, made):
     def fails(task: AgentTask, client: Client) -> Any:
         asked(client, [Message("user", task.text)])
         return FAILURES[kind][0]() if task.id == _plans()[0].task_id else 0.5
@@ -282,9 +273,7 @@ def test_an_agent_that_fails_in_any_way_ends_its_own_episode_at_once(
 
 
 @pytest.mark.parametrize("swallowed", [True, False])
-def test_an_environment_that_fails_in_a_call_is_not_the_agents_failure(
-    swallowed: bool, made: Callable[..., AgentManager], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_environment_that_fails_in_a_call_is_not_the_agents_failure(swallowed, made, monkeypatch):
     def play(task: AgentTask, client: Client) -> float | None:
         assert client.env is not None
         try:

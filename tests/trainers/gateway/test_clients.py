@@ -25,7 +25,7 @@ def place(made: Made) -> Place:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_openais_client_calls_tools_and_goes_on_from_its_answers(place: Place, stream: bool) -> None:
+def test_openais_client_calls_tools_and_goes_on_from_its_answers(place, stream):
     openai = pytest.importorskip("openai", reason="needs OpenAI's client: pip install openai")
     session = place.open()
     messages: list[Any] = [
@@ -63,7 +63,7 @@ def test_openais_client_calls_tools_and_goes_on_from_its_answers(place: Place, s
     assert place.gateway.counts["replaced"] == 1
 
 
-def test_openais_client_repeats_what_took_too_long_and_gets_the_answer_that_was_made(place: Place) -> None:
+def test_openais_client_repeats_what_took_too_long_and_gets_the_answer_that_was_made(place):
     openai = pytest.importorskip("openai", reason="needs OpenAI's client: pip install openai")
     session = place.open()
     place.engine.going.clear()
@@ -75,7 +75,7 @@ def test_openais_client_repeats_what_took_too_long_and_gets_the_answer_that_was_
     assert len(place.engine.asked) == 1 == len(recorded(session)) and place.gateway.counts["repeated"] == 2
 
 
-def test_openais_client_knows_our_errors(made: Made) -> None:
+def test_openais_client_knows_our_errors(made):
     openai = pytest.importorskip("openai", reason="needs OpenAI's client: pip install openai")
     place = made(most=1)
     place.engine.room = 40
@@ -95,7 +95,7 @@ def test_openais_client_knows_our_errors(made: Made) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_anthropics_client_calls_tools_and_goes_on_from_its_answers(place: Place, stream: bool) -> None:
+def test_anthropics_client_calls_tools_and_goes_on_from_its_answers(place, stream):
     anthropic = pytest.importorskip("anthropic", reason="needs Anthropic's client: pip install anthropic")
     session = place.open()
     messages: list[Any] = [{"role": "user", "content": "Go"}]
@@ -157,7 +157,7 @@ def _streamed(text: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_response_goes_on_from_the_items_of_the_one_before_it(made: Made, stream: bool) -> None:
+def test_a_response_goes_on_from_the_items_of_the_one_before_it(made, stream):
     place = made(lambda prompt: f"<think>Hm.</think>{_says(prompt)}")
     session = place.open()
     sent: dict[str, Any] = {"model": "policy", "instructions": "Look.", "store": True, "stream": stream}
@@ -184,14 +184,14 @@ def test_a_response_goes_on_from_the_items_of_the_one_before_it(made: Made, stre
 
 
 @pytest.mark.parametrize("field", ["previous_response_id", "conversation", "prompt", "background"])
-def test_a_response_that_needs_stored_state_is_refused(place: Place, field: str) -> None:
+def test_a_response_that_needs_stored_state_is_refused(place, field):
     for value, status in (("resp_1", 400), (None, 200)):
         reply = ask(place, "/v1/responses", place.open().key, {"model": "policy", "input": "Hi", field: value})
         assert reply.status_code == status and (status == 200 or reply.json()["error"]["param"] == field), reply.text
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_openais_client_asks_for_responses(place: Place, stream: bool) -> None:
+def test_openais_client_asks_for_responses(place, stream):
     openai = pytest.importorskip("openai", reason="needs OpenAI's client: pip install openai")
     session = place.open()
     items: list[Any] = [{"role": "user", "content": "Go"}]
@@ -213,7 +213,7 @@ def test_openais_client_asks_for_responses(place: Place, stream: bool) -> None:
     assert [step.info["gateway"]["parent"] for step in session.episode("").steps] == [None, 0]
 
 
-def test_a_thought_goes_out_and_comes_back_in_every_interface(made: Made) -> None:
+def test_a_thought_goes_out_and_comes_back_in_every_interface(made):
     from trainers.gateway import anthropic_api, openai_api, responses_api
     from trainers.gateway.reading import Fields
 

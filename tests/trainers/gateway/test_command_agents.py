@@ -119,9 +119,7 @@ def told(manager: AgentManager) -> tuple[str, Episode]:
 
 @pytest.mark.parametrize("setting", ["run", "test"])
 @pytest.mark.parametrize("script", ["exec /nowhere/pyenv exec python3 $@", "python3-that-is-not-there", "exec /etc"])
-def test_a_shim_whose_program_is_not_in_the_sandbox_is_refused_at_the_start(
-    tmp_path: Path, setting: str, script: str
-) -> None:
+def test_a_shim_whose_program_is_not_in_the_sandbox_is_refused_at_the_start(tmp_path, setting, script):
     shim = tmp_path / "python3"
     shim.write_text(f"#!/bin/sh\n{script}\n")
     shim.chmod(0o755)
@@ -137,7 +135,7 @@ BOTH = pytest.mark.parametrize("sandbox", [True, False], ids=["sandbox", "proces
 
 
 @BOTH
-def test_a_command_plays_the_environment_and_its_rewards_count(made: Made, sandbox: bool) -> None:
+def test_a_command_plays_the_environment_and_its_rewards_count(made, sandbox):
     manager = made(
         """
 ask("what")
@@ -155,9 +153,7 @@ assert over["isError"] and "the episode is over" in over["content"][0]["text"], 
         assert not episode.steps[0].valid and episode.score == 0.0
 
 
-def test_a_command_finds_its_task_and_nothing_of_this_programs_variables(
-    made: Made, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_finds_its_task_and_nothing_of_this_programs_variables(made, monkeypatch):
     monkeypatch.setenv("OPENAI_ORGANIZATION", "secret")
     code = """
 task = json.load(open(os.environ["ENVSUITE_TASK_FILE"]))
@@ -176,9 +172,7 @@ print(*sorted(os.environ), sep="\\n")
 
 
 @pytest.mark.parametrize(("text", "fits"), [("a\0b", False), ("\ud800", True), ("x" * 2**17, False), ("{task}ö", True)])
-def test_whatever_the_task_says_its_file_has_it(
-    address: tuple[Gateway, str], tmp_path: Path, text: str, fits: bool
-) -> None:
+def test_whatever_the_task_says_its_file_has_it(address, tmp_path, text, fits):
     (tmp_path / "agent.py").write_text(
         "import json, os\n"
         "task = json.load(open(os.environ['ENVSUITE_TASK_FILE']))\n"
@@ -218,7 +212,7 @@ def test_whatever_the_task_says_its_file_has_it(
         ("while True: subprocess.Popen(['sleep', '60'])", "BlockingIOError|Resource temporarily unavailable"),
     ],
 )
-def test_what_a_command_does_wrong_is_named(made: Made, monkeypatch: pytest.MonkeyPatch, code: str, told: str) -> None:
+def test_what_a_command_does_wrong_is_named(made, monkeypatch, code, told):
     monkeypatch.setattr(command, "PROCESSES", 12)
     manager = made(code, environment=False, memory=64)
     (episode,) = played(manager)
@@ -228,20 +222,20 @@ def test_what_a_command_does_wrong_is_named(made: Made, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_memory_of_a_command_that_no_process_shows_is_limited(made: Made, way: str) -> None:
+def test_memory_of_a_command_that_no_process_shows_is_limited(made, way):
     output, episode = told(made(HELD.replace("TAKE", WAYS[way]), memory=64))
     assert "more than the 64 MiB" in str(episode.error) or int(output) <= 64, (output, episode.error)
 
 
 @pytest.mark.seconds
-def test_a_command_that_prints_for_ever_is_cut_and_its_end_is_kept(made: Made) -> None:
+def test_a_command_that_prints_for_ever_is_cut_and_its_end_is_kept(made):
     manager = made("ask('a')\nwhile True: print('x' * 999)", seconds=1.5, environment=False, test=["true"])
     output = printed(manager)
     assert 2**15 < len(output) <= 2**16 and set(output) == {"x", "\n"}
 
 
 @BOTH
-def test_an_agent_cut_at_its_limits_is_still_graded(made: Made, sandbox: bool) -> None:
+def test_an_agent_cut_at_its_limits_is_still_graded(made, sandbox):
     code = "open('done', 'w')\nfor i in range(9): ask(str(i))\n"
     manager = made(code, requests=2, environment=False, test=["ls", "done"], sandbox=sandbox)
     (episode,) = played(manager)
@@ -264,7 +258,7 @@ def test_an_agent_cut_at_its_limits_is_still_graded(made: Made, sandbox: bool) -
         ("sleep 60", "the test sh took longer than its 1 s"),
     ],
 )
-def test_a_test_gives_the_reward(made: Made, monkeypatch: pytest.MonkeyPatch, test: str, reward: float | str) -> None:
+def test_a_test_gives_the_reward(made, monkeypatch, test, reward):
     monkeypatch.setattr(command, "TEST_SECONDS", 1.0)
     code = "ask('a'); open('note', 'w').write('written'); print('reward: 9')"
     manager = made(code, environment=False, test=["sh", "-c", test])
@@ -275,7 +269,7 @@ def test_a_test_gives_the_reward(made: Made, monkeypatch: pytest.MonkeyPatch, te
         assert episode.error is None and [step.reward for step in episode.steps] == [reward]
 
 
-def test_an_agent_does_not_see_what_tests_it(made: Made, tmp_path: Path) -> None:
+def test_an_agent_does_not_see_what_tests_it(made, tmp_path):
     hidden = tmp_path / "answers.sh"
     hidden.write_text("test -e $ENVSUITE_TASK_FILE && echo reward: 0.5")
     manager = made(f"ask('a'); assert not os.path.exists({str(hidden)!r})", test=["sh", str(hidden)], environment=False)
@@ -329,9 +323,7 @@ print("reward: 0.25")
 @BOTH
 @pytest.mark.parametrize("spoil", SPOILS)
 @pytest.mark.parametrize("way", ["file", "program"])
-def test_no_command_decides_its_own_test(
-    made: Made, tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch, spoil: str, way: str, sandbox: bool
-) -> None:
+def test_no_command_decides_its_own_test(made, tmp_path, root, monkeypatch, spoil, way, sandbox):
     monkeypatch.setenv("PATH", f":.:{os.environ['PATH']}")
     code, check, reward = AGENT + SPOILS[spoil], CHECK, 0.25
     if not SPOILS[spoil]:
@@ -358,7 +350,7 @@ def test_no_command_decides_its_own_test(
         ({"run": ["{}/broken"], "sandbox": False}, "there is no program"),
     ],
 )
-def test_a_command_that_cannot_start_is_told_at_once(settings: dict[str, Any], told: str, tmp_path: Path) -> None:
+def test_a_command_that_cannot_start_is_told_at_once(settings, told, tmp_path):
     (tmp_path / "broken").write_text("#!/bin/sh\n")  # and may not be executed
     settings["run"] = [word.replace("{}", str(tmp_path)) for word in settings["run"]]
     with pytest.raises(ConfigError, match=told):
@@ -367,7 +359,7 @@ def test_a_command_that_cannot_start_is_told_at_once(settings: dict[str, Any], t
         AgentConfig(run="a.py:f", test=["true"])
 
 
-def test_a_program_of_no_known_format_is_told_by_its_episode(made: Made, tmp_path: Path) -> None:
+def test_a_program_of_no_known_format_is_told_by_its_episode(made, tmp_path):
     (tmp_path / "text").write_text("no program\n")
     (tmp_path / "text").chmod(0o755)
     manager = made("pass", environment=False)
@@ -378,7 +370,7 @@ def test_a_program_of_no_known_format_is_told_by_its_episode(made: Made, tmp_pat
 
 
 @pytest.mark.seconds
-def test_without_namespaces_a_command_is_refused_and_not_run_freely(root: Path) -> None:
+def test_without_namespaces_a_command_is_refused_and_not_run_freely(root):
     program = (
         "from trainers.gateway.command import CommandAgent\n"
         "from trainers.rollout.config import AgentConfig\n"
@@ -440,7 +432,7 @@ FREE = {"another port of this machine", "a file beside its own", "users", "the c
 
 
 @BOTH
-def test_attacks_are_refused_in_the_sandbox(made: Made, tmp_path: Path, root: Path, sandbox: bool) -> None:
+def test_attacks_are_refused_in_the_sandbox(made, tmp_path, root, sandbox):
     (tmp_path / "beside").write_text("secret")
     with socket.create_server(("127.0.0.1", 0)) as other:
         names = {"PORT": other.getsockname()[1], "BESIDE": f"{tmp_path}/beside", "PACKAGE": f"{root}/envsuite"}
@@ -471,7 +463,7 @@ def _alive(name: str) -> list[int]:
 @pytest.mark.seconds
 @BOTH
 @pytest.mark.parametrize("end", ["", "time.sleep(60)", "os.kill(os.getpid(), 9)"])
-def test_nothing_outlives_its_episode(made: Made, sandbox: bool, end: str) -> None:
+def test_nothing_outlives_its_episode(made, sandbox, end):
     name = f"86400.{os.getpid()}"
     code = f"import signal\nNAME = {name!r}\n{ESCAPE}\nprint('escaped', flush=True)\n{end}"
     output = printed(made(code, sandbox=sandbox, seconds=3.0, environment=False))
@@ -480,7 +472,7 @@ def test_nothing_outlives_its_episode(made: Made, sandbox: bool, end: str) -> No
 
 @pytest.mark.seconds
 @BOTH
-def test_agents_end_with_this_program_however_that_ends(root: Path, tmp_path: Path, sandbox: bool) -> None:
+def test_agents_end_with_this_program_however_that_ends(root, tmp_path, sandbox):
     name = f"86401.{os.getpid()}"
     program = (
         "import sys\nfrom trainers.gateway.command import CommandProgram, ConfinedCommand\n"
@@ -503,7 +495,7 @@ def test_agents_end_with_this_program_however_that_ends(root: Path, tmp_path: Pa
     assert folder.startswith("/") and not errors
 
 
-def test_an_agent_has_so_many_connections_and_no_more(made: Made) -> None:
+def test_an_agent_has_so_many_connections_and_no_more(made):
     code = f"""
 where = os.environ["ANTHROPIC_BASE_URL"].removeprefix("http://").split(":")
 taken = [socket.create_connection((where[0], int(where[1]))) for _ in range({CONNECTIONS})]
@@ -523,7 +515,7 @@ print("asked")
     assert printed(made(code)) == "asked\n"
 
 
-def test_the_official_client_plays_the_environment_of_its_key(address: tuple[Gateway, str]) -> None:
+def test_the_official_client_plays_the_environment_of_its_key(address):
     gateway, url = address
     env = FACTORY.make()
     tasks = env.unwrapped.tasks.ids("train")  # type: ignore[attr-defined]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -70,9 +69,7 @@ def rewards(steps: tuple[Step, ...] | list[Step]) -> list[float]:
         *itertools.product(["command"], PROTOCOLS, ["no action"], ["the action again"]),
     ],
 )
-def test_a_judge_between_answer_and_action_earns_nothing(
-    way: str, protocol: str, kind: str, judge: str, address: Place, tmp_path: Path
-) -> None:
+def test_a_judge_between_answer_and_action_earns_nothing(way, protocol, kind, judge, address, tmp_path):
     numbers = itertools.count()
 
     def says(prompt: str) -> str:
@@ -105,9 +102,7 @@ _ops = st.lists(
 
 @pytest.mark.seconds
 @given(ops=_ops, distinct=st.booleans(), posted=st.none() | st.just(1000.0))
-def test_no_reward_is_lost_or_doubled_and_each_is_the_answers_that_has_the_action(
-    ops: list[tuple[str, int, int, int, str]], distinct: bool, posted: float | None, speaks: Any
-) -> None:
+def test_no_reward_is_lost_or_doubled_and_each_is_the_answers_that_has_the_action(ops, distinct, posted, speaks):
     place, numbers = Place(speaks), itertools.count()
     call_of = '<tool_call>\n{"name": "do", "arguments": {"command": "go %d"}}\n</tool_call>'
     place.engine.answer = lambda request: place.engine.ids(call_of % (next(numbers) if distinct else 0))
@@ -156,7 +151,7 @@ def test_no_reward_is_lost_or_doubled_and_each_is_the_answers_that_has_the_actio
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
-def test_an_agent_says_which_answer_acts_by_the_calls_id_and_by_the_parent_of_a_judge(path: str, made: Any) -> None:
+def test_an_agent_says_which_answer_acts_by_the_calls_id_and_by_the_parent_of_a_judge(path, made):
     call = '<tool_call>\n{"name": "do", "arguments": {"command": "go"}}\n</tool_call>'
     place = made(lambda prompt: call)
     session, env = place.open(), AgentEpisode(EnvFactory("counting_world:Counting-v0").make(), "one", place.gateway)

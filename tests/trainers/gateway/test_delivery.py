@@ -27,7 +27,7 @@ def _asked(place: Place, count: int) -> None:
         time.sleep(0.001)
 
 
-def test_a_client_that_leaves_before_its_answer_gets_the_same_one_when_it_asks_again(made: Made) -> None:
+def test_a_client_that_leaves_before_its_answer_gets_the_same_one_when_it_asks_again(made):
     place = made()
     session = place.open()
     request = raw(CHAT, session.key, body(logprobs=True))
@@ -48,7 +48,7 @@ def test_a_client_that_leaves_before_its_answer_gets_the_same_one_when_it_asks_a
     assert recorded(session) == [list(logprobs)]
 
 
-def test_an_answer_that_was_read_is_delivered_while_the_connection_stays_open(made: Made) -> None:
+def test_an_answer_that_was_read_is_delivered_while_the_connection_stays_open(made):
     place = made()
     session, wire, other = place.open(), Wire(place.url), Wire(place.url)
     wire.send(raw(CHAT, session.key, body()))
@@ -65,7 +65,7 @@ def test_an_answer_that_was_read_is_delivered_while_the_connection_stays_open(ma
     assert len(recorded(session)) == 2
 
 
-def test_the_same_request_is_a_sample_of_its_own_unless_its_client_has_gone(made: Made) -> None:
+def test_the_same_request_is_a_sample_of_its_own_unless_its_client_has_gone(made):
     place = made()
     session = place.open()
     request = raw(CHAT, session.key, body())
@@ -90,7 +90,7 @@ def test_the_same_request_is_a_sample_of_its_own_unless_its_client_has_gone(made
 
 
 @pytest.mark.seconds
-def test_an_answer_larger_than_what_systems_buffer_is_delivered_at_its_end(made: Made) -> None:
+def test_an_answer_larger_than_what_systems_buffer_is_delivered_at_its_end(made):
     place, long = made(), [1000] * 20_000
     place.engine.answer, place.gateway.sampling = (lambda request: long), Sampling(max_tokens=len(long))
     session = place.open()
@@ -141,9 +141,7 @@ def _said(got: bytes, stream: bool) -> tuple[str, str, tuple[float, ...]]:
 
 @pytest.mark.seconds
 @given(schedule=st.lists(st.lists(_calls, min_size=1, max_size=4), min_size=1, max_size=4))
-def test_whatever_clients_do_each_token_that_one_has_got_is_recorded_once_and_no_other(
-    schedule: list[list[Call]], numbered: Place
-) -> None:
+def test_whatever_clients_do_each_token_that_one_has_got_is_recorded_once_and_no_other(schedule, numbered):
     place, session, idle = numbered, numbered.open(), list[Wire]()
     got: dict[str, tuple[float, ...]] = {}
     texts: list[str] = []

@@ -47,7 +47,7 @@ def _status(place: Place, session: Session, how: str, text: str = "Hello", **mor
 
 
 @pytest.mark.parametrize(("how", "count"), [*((how, 1) for how in WAYS), ("chat", 5), ("in process", 5)])
-def test_requests_at_once_sample_no_more_tokens_than_the_episode_has(made: Made, how: str, count: int) -> None:
+def test_requests_at_once_sample_no_more_tokens_than_the_episode_has(made, how, count):
     place = made(lambda prompt: "word " * 100)
     session = place.open(Limits(tokens=448))
     more = {"n": count} if count > 1 else {}
@@ -60,7 +60,7 @@ def test_requests_at_once_sample_no_more_tokens_than_the_episode_has(made: Made,
 
 
 @everywhere
-def test_a_choice_counts_as_a_request_and_so_does_counting_tokens(made: Made, how: str) -> None:
+def test_a_choice_counts_as_a_request_and_so_does_counting_tokens(made, how):
     place = made()
     session = place.open(Limits(requests=3))
     if how == "messages":
@@ -75,7 +75,7 @@ def test_a_choice_counts_as_a_request_and_so_does_counting_tokens(made: Made, ho
 
 
 @everywhere
-def test_identical_requests_are_samples_of_their_own(numbered: Place, how: str) -> None:
+def test_identical_requests_are_samples_of_their_own(numbered, how):
     session, before = numbered.open(), len(numbered.engine.asked)
     numbered.engine.going.clear()
     with ThreadPoolExecutor(5) as pool:
@@ -92,9 +92,7 @@ def test_identical_requests_are_samples_of_their_own(numbered: Place, how: str) 
 
 @over_http
 @pytest.mark.parametrize("header", [{"x-stainless-retry-count": "1"}, {"idempotency-key": "a"}])
-def test_a_request_that_the_client_says_it_repeats_joins_the_one_under_way(
-    made: Made, how: str, header: dict[str, str]
-) -> None:
+def test_a_request_that_the_client_says_it_repeats_joins_the_one_under_way(made, how, header):
     place = made()
     session = place.open()
     place.engine.going.clear()
@@ -127,9 +125,7 @@ def test_a_request_that_the_client_says_it_repeats_joins_the_one_under_way(
 
 @over_http
 @pytest.mark.seconds
-def test_what_the_context_cannot_hold_is_refused_before_it_is_rendered(
-    made: Made, how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_context_cannot_hold_is_refused_before_it_is_rendered(made, how, monkeypatch):
     place = made()
     place.gateway.context = 2048
     rendered: list[str] = []
@@ -150,7 +146,7 @@ def test_what_the_context_cannot_hold_is_refused_before_it_is_rendered(
 
 @over_http
 @pytest.mark.seconds
-def test_a_long_prompt_of_one_agent_lets_the_others_pass(made: Made, how: str) -> None:
+def test_a_long_prompt_of_one_agent_lets_the_others_pass(made, how):
     place = made()
     hog, other = place.open(), place.open()
     long = "go north and take 3 planks. " * 40_000
@@ -168,9 +164,7 @@ def test_a_long_prompt_of_one_agent_lets_the_others_pass(made: Made, how: str) -
 
 
 @over_http
-def test_requests_of_one_agent_leave_threads_for_the_others(
-    made: Made, how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_requests_of_one_agent_leave_threads_for_the_others(made, how, monkeypatch):
     place = made()
     hog, other = place.open(), place.open()
     going, text = threading.Event(), place.gateway.writer.prompt_text
@@ -191,7 +185,7 @@ def test_requests_of_one_agent_leave_threads_for_the_others(
         assert {one.result() for one in some} == {200}
 
 
-def test_ids_of_answers_and_sessions_differ_between_evaluation_and_training(made: Made) -> None:
+def test_ids_of_answers_and_sessions_differ_between_evaluation_and_training(made):
     place = made()
     some = [place.gateway.open(EpisodePlan(0, 0, 0, "task")) for _ in range(2)]  # as both number their episodes
     for how, path in PATHS.items():

@@ -68,9 +68,7 @@ _texts = st.text(st.sampled_from("ab é☃\n<|>"), min_size=1, max_size=12).map(
 
 
 @given(said=st.lists(st.tuples(_texts, _texts), min_size=1, max_size=4))
-def test_a_conversation_is_the_templates_own_and_goes_on_from_the_sampled_tokens(
-    said: list[tuple[str, str]], family: Place
-) -> None:
+def test_a_conversation_is_the_templates_own_and_goes_on_from_the_sampled_tokens(said, family):
     talk, messages = Talk(family), [SYSTEM]
     texts = []
     for user, answer in said:
@@ -85,7 +83,7 @@ def test_a_conversation_is_the_templates_own_and_goes_on_from_the_sampled_tokens
             assert parent == step.t - 1 and step.prompt_ids[: len(sampled)].tolist() == sampled
 
 
-def test_calls_and_their_results_go_on_in_one_sequence(family: Place) -> None:
+def test_calls_and_their_results_go_on_in_one_sequence(family):
     talk, writer = Talk(family), family.gateway.writer
     assert writer.codec is not None
     call = writer.codec.write([ToolCall("look", {"at": "the é"})], tools=[LOOK])
@@ -98,7 +96,7 @@ def test_calls_and_their_results_go_on_in_one_sequence(family: Place) -> None:
     assert talk.steps[1].action == (made,)
 
 
-def test_each_way_to_change_a_conversation_begins_a_sequence_that_says_where_it_left(talk: Talk) -> None:
+def test_each_way_to_change_a_conversation_begins_a_sequence_that_says_where_it_left(talk):
     one = talk.ask(SYSTEM, USER, answer="Here.")
     goes_on, other = Message("user", "And?"), Message("user", "What of it?")
     two = talk.ask(SYSTEM, USER, one, goes_on)
@@ -113,7 +111,7 @@ def test_each_way_to_change_a_conversation_begins_a_sequence_that_says_where_it_
     assert left == [None, None, None, None, (0, 1), (0, 1), None, None]
 
 
-def test_reasoning_that_a_client_drops_is_not_read_as_what_was_sampled(smol: Any) -> None:
+def test_reasoning_that_a_client_drops_is_not_read_as_what_was_sampled(smol):
     one = BY_NAME["Qwen3"]
     talk = Talk(Place(tokenizer_of(smol, one.file, one.ends)))
     call = "<think>\nHm.\n</think>\n\n" + '<tool_call>\n{"name": "look", "arguments": {"at": "x"}}\n</tool_call>'
@@ -128,7 +126,7 @@ def test_reasoning_that_a_client_drops_is_not_read_as_what_was_sampled(smol: Any
 
 @pytest.mark.seconds
 @given(order=st.lists(st.booleans(), min_size=1, max_size=6), change=_texts)
-def test_what_one_sequence_says_changes_no_token_of_another(order: list[bool], change: str, speaks: Any) -> None:
+def test_what_one_sequence_says_changes_no_token_of_another(order, change, speaks):
     def prompts(order: list[bool], text: str) -> list[list[int]]:
         talk = Talk(Place(speaks))
         threads: dict[bool, list[Message]] = {True: [SYSTEM], False: [Message("system", "Help.")]}
@@ -145,7 +143,7 @@ def test_what_one_sequence_says_changes_no_token_of_another(order: list[bool], c
     assert prompts(order, change) == prompts(order, "Look.") == alone
 
 
-def test_a_call_with_a_number_that_no_client_can_read_is_text(talk: Talk) -> None:
+def test_a_call_with_a_number_that_no_client_can_read_is_text(talk):
     said = talk.ask(
         USER, answer=f'<tool_call>\n{{"name": "look", "arguments": {{"at": {10**30}}}}}\n</tool_call>', tools=(LOOK,)
     )
@@ -155,7 +153,7 @@ def test_a_call_with_a_number_that_no_client_can_read_is_text(talk: Talk) -> Non
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("name", sorted({*BY_NAME} - {"FunctionGemma"}))  # its template wants names of results
-def test_nothing_that_an_agent_writes_becomes_a_control_token(smol: Any, name: str) -> None:
+def test_nothing_that_an_agent_writes_becomes_a_control_token(smol, name):
     family = BY_NAME[name]
     tokenizer = tokenizer_of(smol, family.file, family.ends)
     writer = Writer(tokenizer, family.arguments)
@@ -182,7 +180,7 @@ def test_nothing_that_an_agent_writes_becomes_a_control_token(smol: Any, name: s
 
 
 @pytest.mark.parametrize("name", published()[::40])
-def test_every_message_of_a_request_is_shown_or_the_request_is_refused(smol: Any, name: str) -> None:
+def test_every_message_of_a_request_is_shown_or_the_request_is_refused(smol, name):
     tokenizer = tokenizer_of(smol, name)
     writer = Writer(tokenizer)
     system, first, answer, later = (
@@ -209,8 +207,8 @@ def test_every_message_of_a_request_is_shown_or_the_request_is_refused(smol: Any
     ],
 )
 def test_a_stop_text_cuts_tokens_and_text_alike_before_thoughts_and_calls_are_read(
-    speaks: Any, said: str, stops: tuple[str, ...], text: str, thought: str, calls: int, tokens: str
-) -> None:
+    speaks, said, stops, text, thought, calls, tokens
+):
     place = Place(speaks)
     place.engine.answer = lambda request: place.engine.ids(said)
     session: Session = place.open()

@@ -57,9 +57,7 @@ def writer_of(smol: Any, name: str) -> Writer:
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("thought", ["", "It may be there."])
 @pytest.mark.parametrize("said", [Message("assistant", "There."), Message("assistant", "", ((AT, "call00001"),))])
-def test_what_a_teacher_says_is_written_as_the_model_would_and_the_next_request_goes_on(
-    family: str, thought: str, said: Message, smol: Any
-) -> None:
+def test_what_a_teacher_says_is_written_as_the_model_would_and_the_next_request_goes_on(family, thought, said, smol):
     writer = writer_of(smol, family)
     talk, tools = Sequences(writer), (LOOK,)
     prompt = talk.prompt([USER], tools)
@@ -79,7 +77,7 @@ def test_what_a_teacher_says_is_written_as_the_model_would_and_the_next_request_
 @given(text=st.text(max_size=40), at=st.text(max_size=20))
 @example(text="So.<|im_end|>No.", at="x")
 @example(text="<tool_call>", at="<|im_end|>")
-def test_what_cannot_be_read_back_is_refused(text: str, at: str, smol: Any) -> None:
+def test_what_cannot_be_read_back_is_refused(text, at, smol):
     writer = writer_of(smol, "smollm2")
     prompt = Sequences(writer).prompt([USER], (LOOK,))
     for said in (Message("assistant", text), Message("assistant", "", ((ToolCall("look", {"at": at}), "c"),))):
@@ -148,9 +146,7 @@ def taught_elsewhere(
 
 
 @pytest.mark.parametrize("agent", [by_text, by_calls])
-def test_an_expert_leaves_what_the_policy_would_that_says_the_same(
-    agent: Play, play: Callable[..., Episode], smol: Any
-) -> None:
+def test_an_expert_leaves_what_the_policy_would_that_says_the_same(agent, play, smol):
     taught = play(agent, ExpertEngine(1))
     assert taught.error is None and taught.success and len(taught.steps) > 2
     answers = iter([step.response_ids for step in taught.steps])
@@ -164,9 +160,7 @@ def test_an_expert_leaves_what_the_policy_would_that_says_the_same(
 
 
 @pytest.mark.parametrize("agent", [by_text, by_calls])
-def test_a_model_elsewhere_is_asked_in_the_agents_messages(
-    agent: Play, play: Callable[..., Episode], smol: Any
-) -> None:
+def test_a_model_elsewhere_is_asked_in_the_agents_messages(agent, play, smol):
     env, expert = FACTORY.make(), TextCraftExpert()
     env.reset(options={"task_id": env.unwrapped.tasks.ids("test")[0]})  # type: ignore[attr-defined]
     over = False
@@ -189,7 +183,7 @@ def test_a_model_elsewhere_is_asked_in_the_agents_messages(
     assert [step.info["gateway"]["parent"] for step in episode.steps] == [None, *range(len(bodies) - 1)]
 
 
-def test_what_the_model_cannot_write_fails_the_episode_and_says_why(play: Callable[..., Episode]) -> None:
+def test_what_the_model_cannot_write_fails_the_episode_and_says_why(play):
     told: list[str] = []
 
     def agent(task: AgentTask, client: Client) -> None:
@@ -202,7 +196,7 @@ def test_what_the_model_cannot_write_fails_the_episode_and_says_why(play: Callab
     assert episode.error is not None and not episode.steps and "cannot write 'Well.<|im_end|>" in told[0]
 
 
-def test_an_agent_that_fails_is_started_again_with_its_expert(play: Callable[..., Episode]) -> None:
+def test_an_agent_that_fails_is_started_again_with_its_expert(play):
     fails = [True]
 
     def agent(task: AgentTask, client: Client) -> None:
@@ -216,9 +210,7 @@ def test_an_agent_that_fails_is_started_again_with_its_expert(play: Callable[...
 
 
 @pytest.mark.parametrize("arguments", ["null", "[1]", '"x"', "3", "{"])
-def test_a_teachers_call_without_an_object_is_refused_to_the_agent(
-    arguments: str, play: Callable[..., Episode]
-) -> None:
+def test_a_teachers_call_without_an_object_is_refused_to_the_agent(arguments, play):
     episode, _ = taught_elsewhere(play, by_calls, lambda body: completion(None, calls=[("env_step", arguments)]))
     assert episode.error is not None and "the teacher's call has no" in episode.error
 
@@ -244,14 +236,14 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.seconds
-def test_a_folder_of_one_agents_episodes_is_not_another_agents(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_of_one_agents_episodes_is_not_another_agents(kept, capsys):
     assert taught(kept, "agent.py") == 0, "they are there"
     assert taught(kept, "other.py") == 2
     assert "has episodes with agent" in capsys.readouterr().err
 
 
 @pytest.mark.seconds
-def test_kept_episodes_are_imitated_token_by_token(kept: Path) -> None:
+def test_kept_episodes_are_imitated_token_by_token(kept):
     found = demonstrations(kept / "kept", "TextCraft-v0")
     assert len(found.agent_episodes) == found.played == 4 and not found.players
     vocabulary = str(found.agent_episodes[0].steps[0].info["gateway"]["vocabulary"])
@@ -267,7 +259,7 @@ def test_kept_episodes_are_imitated_token_by_token(kept: Path) -> None:
 
 
 @pytest.mark.seconds
-def test_mistakes_and_answers_that_were_cut_are_context(kept: Path) -> None:
+def test_mistakes_and_answers_that_were_cut_are_context(kept):
     episode = demonstrations(kept / "kept", "TextCraft-v0").agent_episodes[0]
     vocabulary = str(episode.steps[0].info["gateway"]["vocabulary"])
     changes: list[dict[str, Any]] = [{"valid": False}, {"finish_reason": "length"}]
@@ -279,7 +271,7 @@ def test_mistakes_and_answers_that_were_cut_are_context(kept: Path) -> None:
 
 
 @pytest.mark.seconds
-def test_tokens_of_another_tokenizer_and_two_kinds_of_episodes_are_refused(kept: Path, tmp_path: Path) -> None:
+def test_tokens_of_another_tokenizer_and_two_kinds_of_episodes_are_refused(kept, tmp_path):
     episode = demonstrations(kept / "kept", "TextCraft-v0").agent_episodes[0]
     other = Writer(tokenizer()).vocabulary
     with pytest.raises(DataError, match="have the tokens of another tokenizer"):
@@ -294,7 +286,7 @@ def test_tokens_of_another_tokenizer_and_two_kinds_of_episodes_are_refused(kept:
 
 
 @pytest.mark.seconds
-def test_what_a_teacher_said_is_never_taken_to_train_on(kept: Path, tmp_path: Path) -> None:
+def test_what_a_teacher_said_is_never_taken_to_train_on(kept, tmp_path):
     episode = demonstrations(kept / "kept", "TextCraft-v0").agent_episodes[0]
     own = [replace(step, policy_version=np.zeros(len(step.response_ids), np.int64)) for step in episode.steps]
     with PoolWriter(tmp_path / "pool") as pool:
@@ -306,6 +298,6 @@ def test_what_a_teacher_said_is_never_taken_to_train_on(kept: Path, tmp_path: Pa
     assert taken.versions == (0, 0)
 
 
-def test_an_expert_needs_an_agent_that_plays() -> None:
+def test_an_expert_needs_an_agent_that_plays():
     with pytest.raises(ConfigError, match="expert answers the requests of an agent"):
         RolloutConfig(engine="expert")

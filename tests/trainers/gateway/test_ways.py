@@ -1,12 +1,9 @@
 """Each way to bring an agent, through a whole run."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 from bringing import WAYS, agent_settings, serve_sessions
@@ -25,9 +22,7 @@ pytest.importorskip("uvicorn", reason="needs uvicorn: pip install 'envsuite[gate
 @pytest.mark.seconds
 @pytest.mark.parametrize("environment", [True, False])
 @pytest.mark.parametrize("way", WAYS)
-def test_each_way_to_bring_an_agent_trains_and_is_evaluated(
-    way: str, environment: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_way_to_bring_an_agent_trains_and_is_evaluated(way, environment, tmp_path, monkeypatch):
     save_model(tmp_path / "model")
     monkeypatch.setenv(TOKEN_VARIABLE, "secret-of-the-operator")
     agent = agent_settings(way, tmp_path, tool="craft", environment=environment)
@@ -60,7 +55,7 @@ SMALL = {
 }  # fmt: skip
 
 
-def test_the_agents_of_packages_are_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_agents_of_packages_are_found_from_any_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert FunctionAgent("examples/agents.py:langgraph").function.__name__ == "langgraph"
     with pytest.raises(ConfigError, match=r"'langgraph' is not file\.py:function"):
@@ -68,7 +63,7 @@ def test_the_agents_of_packages_are_found_from_any_folder(tmp_path: Path, monkey
 
 
 @pytest.mark.seconds
-def test_the_agent_of_the_page_trains(tmp_path: Path) -> None:
+def test_the_agent_of_the_page_trains(tmp_path):
     for name, text in files_of(ROOT / "docs/your-agent.md", "A function").items():
         (tmp_path / name).write_text(text)
     words = ["--config", "configs/agent.yaml", "--rollout.agent.run", "my_agent.py:play", "--output", "runs"]

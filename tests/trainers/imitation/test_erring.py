@@ -50,7 +50,7 @@ def _played(
 
 
 @pytest.mark.parametrize("env_id", ["Sokoban-v0", "TextCraft-v0", "Bifurcation-v0"])
-def test_a_share_of_the_moves_are_possible_ones_that_the_expert_would_not_make(env_id: str) -> None:
+def test_a_share_of_the_moves_are_possible_ones_that_the_expert_would_not_make(env_id):
     played = partial(_played, env_id, lambda: ExpertTeacher(make_player(env_id, "expert")), judged=True)
     assert played(0.0, 6)[1:] == (0, 6), "without mistakes it is the expert"
     moves, mistakes, _ = once = played(0.4, 12)
@@ -58,13 +58,13 @@ def test_a_share_of_the_moves_are_possible_ones_that_the_expert_would_not_make(e
     assert played(0.4, 12) == once, "the same with the same seed"
 
 
-def test_wrong_arguments_are_named() -> None:
+def test_wrong_arguments_are_named():
     with pytest.raises(UsageError, match=r"errs=1\.5"):
         ErringTeacher(Pusher(), 1.5)
 
 
 @pytest.mark.parametrize("env_id", WORLDS)
-def test_a_demonstration_player_can_err_instead_of_the_expert(env_id: str) -> None:
+def test_a_demonstration_player_can_err_instead_of_the_expert(env_id):
     (moves, _, won), erring = (_played(env_id, practice_of(env_id).teacher, share, 8) for share in (0.0, 0.4))
     assert won == 8, "without mistakes it is the player, though each move was tried before"
     assert erring[2] < 8 or erring[0] > moves

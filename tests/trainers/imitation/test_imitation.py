@@ -9,7 +9,6 @@ import string
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -137,9 +136,7 @@ WORLDS = {
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.seconds] * (name == "PythonMath-v0")) for name in WORLDS]
 )
-def test_what_is_said_is_known_to_the_tokenizer_and_what_the_player_writes_is_what_it_did(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_what_is_said_is_known_to_the_tokenizer_and_what_the_player_writes_is_what_it_did(tmp_path, monkeypatch, name):
     monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
     world, here = WORLDS[name], practice_of(name)
     tokenizer, codec = word_tokenizer(here.texts(), world.words, here.spelling), make_codec(world.codec, think=False)
@@ -205,14 +202,14 @@ ENCYCLOPAEDIA = Encyclopaedia(entities=500, questions=300, seed=11)
         ("SearchQA-v0", 1024, _pages),
     ],
 )
-def test_every_word_of_what_is_made_is_known(name: str, words: int, texts: Callable[[], Iterator[str]]) -> None:
+def test_every_word_of_what_is_made_is_known(name, words, texts):
     here = practice_of(name)
     tokenizer = word_tokenizer(here.texts(), words, here.spelling)
     for text in texts():
         assert tokenizer.unk_token_id not in tokenizer.encode(text), text
 
 
-def test_a_start_has_a_model_and_a_tokenizer_which_tokenises_an_action_as_before(tokenizer, tmp_path: Path) -> None:
+def test_a_start_has_a_model_and_a_tokenizer_which_tokenises_an_action_as_before(tokenizer, tmp_path):
     with pytest.raises(DataError, match=r"start .*no config\.json there"):
         load_start(str(tmp_path), tokenizer)
     new_model(TINY, tokenizer).save_pretrained(tmp_path)
@@ -225,7 +222,7 @@ def test_a_start_has_a_model_and_a_tokenizer_which_tokenises_an_action_as_before
     assert loaded.decode([*loaded.encode(text), loaded.eos_token_id], skip_special_tokens=True) == text
 
 
-def test_what_a_player_does_by_mistake_is_read_and_not_learnt(tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_player_does_by_mistake_is_read_and_not_learnt(tokenizer, monkeypatch):
     env = TextCraft(source="generated", goals=100)
     moves = CraftPlanner.turns
 
@@ -253,7 +250,7 @@ def test_what_a_player_does_by_mistake_is_read_and_not_learnt(tokenizer, monkeyp
     assert ((hidden.grad[0, :-1].abs().sum(-1) > 0).numpy() == (one.parts[1:] == RESPONSE)).all()
 
 
-def test_a_head_that_looks_back_attends_to_that_token_whatever_the_tokens_are(tokenizer) -> None:
+def test_a_head_that_looks_back_attends_to_that_token_whatever_the_tokens_are(tokenizer):
     torch.manual_seed(0)
     model = new_model(ImitateConfig(architecture=Architecture(look_back=[])), tokenizer)
     look_back(model, 0, 2, 3, strength=6.0)
@@ -263,9 +260,7 @@ def test_a_head_that_looks_back_attends_to_that_token_whatever_the_tokens_are(to
 
 
 @pytest.mark.seconds
-def test_a_model_of_another_family_learns_from_the_player_of_an_id_and_goes_on_from_its_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_of_another_family_learns_from_the_player_of_an_id_and_goes_on_from_its_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
     first, second = tmp_path / "first", tmp_path / "second"
     file = tmp_path / "config.yaml"
@@ -315,9 +310,7 @@ SETTINGS = [
 @pytest.mark.parametrize(
     ("settings", "said"), [*(({"architecture": asdict(HYBRID) | shape}, said) for shape, said in SHAPES), *SETTINGS]
 )
-def test_settings_that_cannot_work_are_named_in_one_line(
-    settings: dict[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_settings_that_cannot_work_are_named_in_one_line(settings, said, tmp_path, capsys):
     file = tmp_path / "config.yaml"
     file.write_text(yaml.safe_dump({"output": str(tmp_path), **settings}))
     assert main(["--config", str(file)]) == 2
@@ -325,7 +318,7 @@ def test_settings_that_cannot_work_are_named_in_one_line(
     assert said in line
 
 
-def test_fields_may_have_the_family_s_own_names_and_nothing_is_drawn_at_random_in_training(tokenizer) -> None:
+def test_fields_may_have_the_family_s_own_names_and_nothing_is_drawn_at_random_in_training(tokenizer):
     shape = Architecture(model_type="gpt2", width=32, heads=2, key_heads=2, fields={"n_layer": 2})
     config = ImitateConfig(architecture=shape)
     model = new_model(config, tokenizer).train()
@@ -339,7 +332,7 @@ def test_fields_may_have_the_family_s_own_names_and_nothing_is_drawn_at_random_i
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_model_that_is_started_from_knows_its_words_in_another_vocabulary(tied: bool, tmp_path: Path) -> None:
+def test_a_model_that_is_started_from_knows_its_words_in_another_vocabulary(tied, tmp_path):
     first, second = (word_tokenizer([text], 64) for text in ("a b c d", "d c x b a"))
     shape = replace(TINY.architecture, fields={"tie_word_embeddings": tied})
     old = new_model(ImitateConfig(architecture=shape), first).eval()
@@ -356,7 +349,7 @@ def test_a_model_that_is_started_from_knows_its_words_in_another_vocabulary(tied
 
 
 @pytest.mark.parametrize("distance", [1, 2])
-def test_a_head_of_the_delta_rule_recalls_what_stood_after_the_token_before(tokenizer, distance: int) -> None:
+def test_a_head_of_the_delta_rule_recalls_what_stood_after_the_token_before(tokenizer, distance):
     torch.manual_seed(0)
     fields = HYBRID.fields | {"linear_num_value_heads": 1, "linear_num_key_heads": 1, "linear_value_head_dim": 64}
     shape = replace(HYBRID, width=64, fields=fields | {"linear_key_head_dim": 64})
@@ -372,7 +365,7 @@ def test_a_head_of_the_delta_rule_recalls_what_stood_after_the_token_before(toke
 
 
 @pytest.mark.seconds
-def test_the_same_seed_gives_the_same_model(tokenizer) -> None:
+def test_the_same_seed_gives_the_same_model(tokenizer):
     config = replace(TINY, stages=[Stage(3), Stage(4, GAMES)], batch=2, prompt=BARE)
     models = []
     for _ in range(2):
@@ -382,9 +375,7 @@ def test_the_same_seed_gives_the_same_model(tokenizer) -> None:
     assert all(torch.equal(a, b) for a, b in zip(*(model.parameters() for model in models), strict=True))
 
 
-def test_the_expected_time_is_told_first_and_changes_nothing(
-    tokenizer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_expected_time_is_told_first_and_changes_nothing(tokenizer, caplog, monkeypatch):
     config = ImitateConfig(
         architecture=Architecture(layers=1, width=32, heads=1, key_heads=1, feed_forward=32, look_back=[]),
         stages=[Stage(2), Stage(2)], batch=2,
@@ -401,7 +392,7 @@ def test_the_expected_time_is_told_first_and_changes_nothing(
     assert all(torch.equal(one, other) for one, other in zip(told.parameters(), untold.parameters(), strict=True))
 
 
-def test_an_environment_that_nobody_plays_for_imitation_is_named_in_the_error_with_those_that_are_played() -> None:
+def test_an_environment_that_nobody_plays_for_imitation_is_named_in_the_error_with_those_that_are_played():
     with pytest.raises(UnknownName, match=r"'CraftText-v0'.*TextCraft-v0"):
         practice_of("CraftText-v0")
 
@@ -422,16 +413,12 @@ def test_an_environment_that_nobody_plays_for_imitation_is_named_in_the_error_wi
         ),
     ],
 )
-def test_where_no_transcript_fits_it_says_so_and_does_not_play_for_ever(
-    tokenizer, config: ImitateConfig, stage: Stage, said: str
-) -> None:
+def test_where_no_transcript_fits_it_says_so_and_does_not_play_for_ever(tokenizer, config, stage, said):
     with pytest.raises(UsageError, match=said):
         next(Transcripts(replace(config, batch=2), tokenizer).batches(stage))
 
 
-def test_games_that_are_left_out_as_too_long_are_told_once_and_unsolved_ones_are_not(
-    tokenizer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_games_that_are_left_out_as_too_long_are_told_once_and_unsolved_ones_are_not(tokenizer, caplog):
     stage = Stage(1, [PlayConfig(errs=0.2)], solved=True)
     lengths = sorted(len(one.tokens) for one in next(Transcripts(ImitateConfig(prompt=BARE), tokenizer).batches(stage)))
     for most in (10_000, lengths[len(lengths) // 2]):
@@ -442,20 +429,20 @@ def test_games_that_are_left_out_as_too_long_are_told_once_and_unsolved_ones_are
     assert re.match(rf"max_tokens={most}: \d+ of \d+ transcripts are longer", line)
 
 
-def test_a_stage_of_copying_that_ends_too_soon_is_told(tokenizer, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stage_of_copying_that_ends_too_soon_is_told(tokenizer, caplog):
     config = replace(TINY, prompt=BARE, batch=2, stages=[Stage(2)])
     imitate(config, new_model(config, tokenizer), tokenizer)
     assert "stage 1 ends before copying is learnt" in caplog.text and "raise its steps" in caplog.text
 
 
 @pytest.mark.parametrize("env", ["TextCraft-v0", "Sokoban-v0"])
-def test_a_player_that_is_given_what_it_does_not_take_is_told(tokenizer, env: str) -> None:
+def test_a_player_that_is_given_what_it_does_not_take_is_told(tokenizer, env):
     transcripts = Transcripts(ImitateConfig(env=env, prompt=BARE), tokenizer)
     with pytest.raises(UsageError, match=r"stages\[\]\.games\[\]\.player: .*'foo'"):
         transcripts.play(Stage(1, [PlayConfig(player={"foo": 1})]))
 
 
-def test_a_stage_may_learn_from_solved_games_alone(tokenizer) -> None:
+def test_a_stage_may_learn_from_solved_games_alone(tokenizer):
     stage = Stage(1, [PlayConfig(errs=0.2)])
     config = ImitateConfig(prompt=BARE, batch=2, epochs=1, max_tokens=10_000)
     every, solved = Transcripts(config, tokenizer), Transcripts(config, tokenizer)
@@ -469,7 +456,7 @@ def test_a_stage_may_learn_from_solved_games_alone(tokenizer) -> None:
     assert every.longest == max(map(len, games)) and every.longest_answer == max(map(len, answers))
 
 
-def test_names_of_the_encyclopaedia_are_few_pieces_that_join_as_they_were() -> None:
+def test_names_of_the_encyclopaedia_are_few_pieces_that_join_as_they_were():
     here = practice_of("SearchQA-v0")
     tokenizer = word_tokenizer(here.texts(), 1024, here.spelling)
     for entity in ENCYCLOPAEDIA.world.all:
@@ -479,12 +466,12 @@ def test_names_of_the_encyclopaedia_are_few_pieces_that_join_as_they_were() -> N
 
 
 @given(st.text(string.ascii_letters, max_size=12) | st.text(string.digits, max_size=12))
-def test_a_vocabulary_with_parts_of_words_splits_any_word_or_number_and_joins_it_again(word: str) -> None:
+def test_a_vocabulary_with_parts_of_words_splits_any_word_or_number_and_joins_it_again(word):
     assert PARTS.decode(PARTS.encode(word)) == word
     assert PARTS.unk_token_id not in PARTS.encode(word)
 
 
-def test_words_are_split_into_the_longest_parts_and_they_numbers_keys_and_codes_are_put_together_again() -> None:
+def test_words_are_split_into_the_longest_parts_and_they_numbers_keys_and_codes_are_put_together_again():
     here = practice_of("PaperSearch-v0")
     papers = word_tokenizer(here.texts(), 64, here.spelling)
     codes = word_tokenizer(["gh12kd 1044 .05 usb-c 3xl , click [ ]"], 64, Spelling(codes=True))
@@ -500,7 +487,7 @@ def test_words_are_split_into_the_longest_parts_and_they_numbers_keys_and_codes_
 
 
 @pytest.mark.parametrize("other", [{"codes": True}, {"splits": "x"}])
-def test_a_spelling_has_parts_or_codes(other: dict[str, Any]) -> None:
+def test_a_spelling_has_parts_or_codes(other):
     with pytest.raises(UsageError, match="either parts, or codes and splits"):
         Spelling(parts=("ta",), **other)
 
@@ -508,7 +495,7 @@ def test_a_spelling_has_parts_or_codes(other: dict[str, Any]) -> None:
 # -- models that others have trained ---------------------------------------------------------------------------------
 
 
-def test_the_parts_of_a_batch_add_up_to_its_loss_and_gradient(tokenizer) -> None:
+def test_the_parts_of_a_batch_add_up_to_its_loss_and_gradient(tokenizer):
     policy = Policy(new_model(TINY, tokenizer)).train()
     source = Transcripts(ImitateConfig(batch=5, max_tokens=2000, prompt=BARE), tokenizer)
     batch = next(source.batches(Stage(1, GAMES)))
@@ -526,7 +513,7 @@ def test_the_parts_of_a_batch_add_up_to_its_loss_and_gradient(tokenizer) -> None
 
 
 @pytest.mark.parametrize("architecture", [TINY.architecture, HYBRID], ids=["llama", "qwen3_5_text"])
-def test_the_loss_is_the_cross_entropy_of_the_plain_model(tokenizer, architecture: Architecture) -> None:
+def test_the_loss_is_the_cross_entropy_of_the_plain_model(tokenizer, architecture):
     model = new_model(ImitateConfig(architecture=architecture), tokenizer)
     source = Transcripts(ImitateConfig(batch=3, max_tokens=2000, prompt=BARE), tokenizer)
     batch = next(source.batches(Stage(1, GAMES)))
@@ -544,7 +531,7 @@ def test_the_loss_is_the_cross_entropy_of_the_plain_model(tokenizer, architectur
 
 
 @pytest.mark.seconds
-def test_a_model_that_others_have_trained_learns_by_an_adapter(tokenizer, tmp_path: Path) -> None:
+def test_a_model_that_others_have_trained_learns_by_an_adapter(tokenizer, tmp_path):
     base = new_model(TINY, tokenizer)
     base.save_pretrained(tmp_path / "base")
     tokenizer.save_pretrained(tmp_path / "base")
@@ -616,7 +603,7 @@ def _answers(game: ImitationGame) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("name", PROMPTS)
-def test_the_player_s_answers_stand_after_the_prompts_of_a_rollout_token_by_token(tokenizer, name: str) -> None:
+def test_the_player_s_answers_stand_after_the_prompts_of_a_rollout_token_by_token(tokenizer, name):
     prompt = PROMPTS[name]
     steps = 0
     for task in _world().tasks.ids("train")[:4]:
@@ -640,7 +627,7 @@ def test_the_player_s_answers_stand_after_the_prompts_of_a_rollout_token_by_toke
     assert steps > (4 if name == "cut" else 12)
 
 
-def test_prompts_that_continue_each_other_are_one_sequence_and_others_one_for_each_step(tokenizer) -> None:
+def test_prompts_that_continue_each_other_are_one_sequence_and_others_one_for_each_step(tokenizer):
     task = _world().tasks.ids("train")[0]
     whole, apart = (_transcribed(PROMPTS[memory], tokenizer, task) for memory in ("full", "window(2)"))
     assert len(whole.transcripts) == 1
@@ -649,7 +636,7 @@ def test_prompts_that_continue_each_other_are_one_sequence_and_others_one_for_ea
     assert 1 < len(compact.transcripts) < len(apart.transcripts)
 
 
-def test_without_thoughts_the_actions_are_the_same(tokenizer) -> None:
+def test_without_thoughts_the_actions_are_the_same(tokenizer):
     env, task = _world(), _world().tasks.ids("train")[0]
     written = []
     for thoughts in (True, False):
@@ -660,14 +647,14 @@ def test_without_thoughts_the_actions_are_the_same(tokenizer) -> None:
     assert [text[text.find("<action>") :] for text in written[0]] == written[1]
 
 
-def test_an_answer_that_a_rollout_would_refuse_is_not_transcribed(tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_a_rollout_would_refuse_is_not_transcribed(tokenizer, monkeypatch):
     look = ToolCall("env_step", {"command": "inventory"})
     monkeypatch.setattr(CraftPlanner, "turns", lambda *_: iter([Move("", (look, look))]))
     with pytest.raises(UsageError, match=r"prompt: the player's answer '<action>.* invalid in a rollout: 2 calls"):
         _transcribed(PROMPTS["full"], tokenizer, _world().tasks.ids("train")[0])
 
 
-def test_an_answer_that_the_tokenizer_turns_into_another_is_not_transcribed(tokenizer) -> None:
+def test_an_answer_that_the_tokenizer_turns_into_another_is_not_transcribed(tokenizer):
     prompt, task = replace(PROMPTS["full"], codec="tools"), _world().tasks.ids("train")[0]
     with pytest.raises(UsageError, match=r"the tokenizer turns the player's answer .*<tool_call>.* into another"):
         _transcribed(prompt, tokenizer, task)  # words keep no blanks: a tool's name in quotation marks gets some

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from families import FAMILIES, Family, codec_of
+from families import FAMILIES, codec_of
 from protocol_server import ProtocolServer
 from scripted_endpoint import AGENT, NAME, ScriptedEndpoint, completion
 
@@ -50,7 +50,7 @@ MOVES = (
 PROMPT = {"think": False, "instructions": False, "memory": "full"}
 
 
-def test_kept_tokens_are_imitated_as_text_and_episodes_without_text_are_refused(tmp_path: Path) -> None:
+def test_kept_tokens_are_imitated_as_text_and_episodes_without_text_are_refused(tmp_path):
     tokenizer = load_tokenizer(CRAFT)
     ids = tokenizer.encode("<think>craft 1 stick</think><action>get 1 stick</action><|end|>", add_special_tokens=False)
     call = (ToolCall("env_step", {"command": "get 1 stick"}),)
@@ -66,7 +66,7 @@ def test_kept_tokens_are_imitated_as_text_and_episodes_without_text_are_refused(
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=[family.name for family in FAMILIES])
-def test_a_thought_in_the_model_s_own_form_is_found_in_the_text(smol: Any, family: Family) -> None:
+def test_a_thought_in_the_model_s_own_form_is_found_in_the_text(smol, family):
     codec = codec_of(smol, family)
     written = codec.write([ToolCall("tool_name", {"argument": "value"})], "Think." if family.thinks else "")
     ids = [*codec.tokenizer.encode(written, add_special_tokens=False), *codec.end_ids(written, ())]
@@ -75,7 +75,7 @@ def test_a_thought_in_the_model_s_own_form_is_found_in_the_text(smol: Any, famil
     assert thought_of(replace(step, response_text=text)) == ("Think." if family.thinks else "")
 
 
-def test_facts_are_read_once_and_an_environment_that_cannot_begin_stops_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_facts_are_read_once_and_an_environment_that_cannot_begin_stops_no_run(monkeypatch):
     env, makes, make = EnvConfig("TextCraft-v0", "test", {"source": "builtin"}), [], EnvFactory.make
     monkeypatch.setattr(EnvFactory, "make", lambda factory: (makes.append(factory), make(factory))[1])
     monkeypatch.setattr(TextCraft, "reset", None)  # a TypeError of somebody's environment
@@ -85,7 +85,7 @@ def test_facts_are_read_once_and_an_environment_that_cannot_begin_stops_no_run(m
     assert len(makes) == 2, "the tokenizer has a token for what it does not know"
 
 
-def test_a_vocabulary_that_does_not_know_the_environment_is_refused(smol: Any) -> None:
+def test_a_vocabulary_that_does_not_know_the_environment_is_refused(smol):
     tokenizer = load_tokenizer(CRAFT)
     craft = EnvConfig("TextCraft-v0", kwargs={"source": "builtin"})
     check_vocabulary(craft, "envs[0]", tokenizer)
@@ -131,9 +131,7 @@ def _engine(name: str, folder: Path, patch: pytest.MonkeyPatch) -> Iterator[dict
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("name", ["hf", "plain", "vllm", "openai tags", "openai native", "expert"])
-def test_what_an_engine_played_is_imitated_token_by_token(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_an_engine_played_is_imitated_token_by_token(name, tmp_path, monkeypatch, capsys):
     kept, file = tmp_path / "kept", tmp_path / "settings.yaml"
     model, tokenizer = {"path": CRAFT.path}, load_tokenizer(CRAFT)
     prompt = {**PROMPT, "codec": "native" if name == "openai native" else "tags"}

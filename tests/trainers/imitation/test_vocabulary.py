@@ -39,19 +39,19 @@ def through(text: str) -> str:
 
 
 @given(st.lists(TEXT).map("".join).filter(lambda text: not any(name in text for name in CONTROL)))
-def test_every_text_comes_back_as_it_was(text: str) -> None:
+def test_every_text_comes_back_as_it_was(text):
     assert through(text) == text
     assert TOKENIZER.unk_token_id not in TOKENIZER.encode(text)
 
 
 @pytest.mark.parametrize("name", ["tags", "brackets", "tools"])
 @given(action=st.lists(CALLS, min_size=1, max_size=2), thought=TEXT.filter(lambda text: "</think>" not in text))
-def test_what_a_codec_writes_is_read_back_from_its_tokens(name: str, action: list[ToolCall], thought: str) -> None:
+def test_what_a_codec_writes_is_read_back_from_its_tokens(name, action, thought):
     codec: Any = make_codec(name)
     assert codec.parse(through(codec.write(action, thought, TOOLS)), TOOLS, 2).action == tuple(action)
 
 
-def test_frequent_words_are_one_token_wherever_they_stand() -> None:
+def test_frequent_words_are_one_token_wherever_they_stand():
     (mill,) = TOKENIZER.encode("mill", add_special_tokens=False)
     for text in ("the mill", '"mill"', "go[mill]", "mill."):
         assert mill in TOKENIZER.encode(text, add_special_tokens=False)

@@ -92,7 +92,7 @@ def parsed(command: str) -> argparse.Namespace:
 
 
 @pytest.mark.seconds
-def test_the_file_of_the_settings_has_the_same_settings() -> None:
+def test_the_file_of_the_settings_has_the_same_settings():
     for name in (*shipped_configs(), *(run.name for run in published_rows())):
         if {*read_settings(name)} <= TrainConfig.__dataclass_fields__.keys() and "accelerate" not in name:
             config = parse(["--config", name, "--rollout.engine", "hf", "--rollout.engine_options", "{}"]).config
@@ -101,7 +101,7 @@ def test_the_file_of_the_settings_has_the_same_settings() -> None:
 
 
 @sizes
-def test_slurm_would_start_the_job(words: list[str]) -> None:
+def test_slurm_would_start_the_job(words):
     if shutil.which("sbatch") is None or subprocess.run(["scontrol", "ping"], capture_output=True).returncode:
         pytest.skip("no SLURM here; docs/clusters.md says how these scripts were tried")
     partition = os.environ.get("ENVSUITE_SLURM_GPUS", "gpu") if "--gpus-per-node" in words else None
@@ -114,7 +114,7 @@ def test_slurm_would_start_the_job(words: list[str]) -> None:
 
 
 @sizes
-def test_kubernetes_accepts_the_manifests(words: list[str]) -> None:
+def test_kubernetes_accepts_the_manifests(words):
     if (validate := shutil.which("kubernetes-validate")) is None:
         pytest.skip("no kubernetes-validate here; pip install kubernetes-validate")
     files("kubernetes", *words)
@@ -126,7 +126,7 @@ def test_kubernetes_accepts_the_manifests(words: list[str]) -> None:
 
 
 @sizes
-def test_bash_the_trainer_and_kubernetes_get_the_same_commands_which_they_accept(words: list[str]) -> None:
+def test_bash_the_trainer_and_kubernetes_get_the_same_commands_which_they_accept(words):
     script = files("slurm", *words)["job.sbatch"]
     checked = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True)
     assert checked.returncode == 0 and not checked.stderr, checked.stderr
@@ -142,7 +142,7 @@ def test_bash_the_trainer_and_kubernetes_get_the_same_commands_which_they_accept
     assert {one.replace("/data/runs", f"{Path.cwd()}/runs") for one in containers} == there
 
 
-def test_servers_take_their_environment_and_the_settings_name_them() -> None:
+def test_servers_take_their_environment_and_the_settings_name_them():
     words = ["--nodes", "2", "--servers", "3", "--evaluation.envs", "[{id: WebShop-v0, split: dev}]"]
     written = files("slurm", *words)
     served = [parsed(one.partition("; ")[2]) for one in commands(written["job.sbatch"])[:-1]]
@@ -155,7 +155,7 @@ def test_servers_take_their_environment_and_the_settings_name_them() -> None:
     assert all(f'> "$folder/{name}.servers"' in written["job.sbatch"] for name in ("textcraft", "webshop"))
 
 
-def test_addresses_of_servers_are_those_of_the_nodes_that_slurm_puts_them_on() -> None:
+def test_addresses_of_servers_are_those_of_the_nodes_that_slurm_puts_them_on():
     script = files("slurm", *SIZES["vLLM on nodes of its own"].split(), "--servers", "3")["job.sbatch"]
     lines = "\n".join(line for line in script.splitlines() if line.startswith(("for i", "PORT=")))
     nodes = "nodes=(a b c d); PORT=100; folder=launch/quickstart; "
@@ -167,7 +167,7 @@ def test_addresses_of_servers_are_those_of_the_nodes_that_slurm_puts_them_on() -
 
 
 @pytest.mark.parametrize("status, queued", [(143, True), (0, False), (1, False), (3, False)])
-def test_a_job_whose_time_is_up_is_queued_again_where_the_run_was_stopped(status: int, queued: bool) -> None:
+def test_a_job_whose_time_is_up_is_queued_again_where_the_run_was_stopped(status, queued):
     end = files("slurm")["job.sbatch"].partition("trainer=$!\n")[2]
     # The signal comes while the trainer runs, which then ends with the status.
     before = (
@@ -180,7 +180,7 @@ def test_a_job_whose_time_is_up_is_queued_again_where_the_run_was_stopped(status
 
 
 @pytest.mark.parametrize("name", ["2025", "null", "1e3", "_", "A run, with a long name: of the 28th of November"])
-def test_any_name_of_a_run_gives_names_that_kubernetes_takes(name: str) -> None:
+def test_any_name_of_a_run_gives_names_that_kubernetes_takes(name):
     env = "[{id: WebShop-v0, split: dev}]"
     job = renamed(name, "--servers", "2", "--evaluation.envs", env)
     made = [one for text in manifests(job, "runs", "2025").values() for one in yaml.safe_load_all(text)]
@@ -208,7 +208,7 @@ def named_by(value: Any) -> Iterator[Any]:
             yield from one.values() if key in ("labels", "matchLabels") else named_by(one)
 
 
-def test_names_of_long_servers_are_cut_with_that_of_the_run() -> None:
+def test_names_of_long_servers_are_cut_with_that_of_the_run():
     env = "[{id: PythonMath-v0, split: dev}]"
     assert [one.name for one in renamed("a", "--servers", "2", "--evaluation.envs", env).servers][1] == "pythonmath"
     cut = renamed("a" * 60, "--servers", "2", "--evaluation.envs", env).servers
@@ -216,7 +216,7 @@ def test_names_of_long_servers_are_cut_with_that_of_the_run() -> None:
     assert dns_label("2025") == "r-2025" and dns_label("...") == "run"
 
 
-def test_only_pods_of_the_run_reach_its_pods() -> None:
+def test_only_pods_of_the_run_reach_its_pods():
     made = objects("--servers", "2")
     (policy,) = [one["spec"] for one in made if one["kind"] == "NetworkPolicy"]
     label = {"app.kubernetes.io/instance": "quickstart"}
@@ -226,7 +226,7 @@ def test_only_pods_of_the_run_reach_its_pods() -> None:
     assert len(labels) == 2 and all(label.items() <= one.items() for one in labels)
 
 
-def test_a_server_of_several_gpus_takes_them_from_its_node() -> None:
+def test_a_server_of_several_gpus_takes_them_from_its_node():
     options = "{arguments: {tensor-parallel-size: 4, max-model-len: 4096}, memory: 0.8, python: there/bin/python}"
     words = [*SIZES["vLLM on nodes of its own"].split()[:-1], "2", "--rollout.engine_options", options]
     script = files("slurm", *words)["job.sbatch"]
@@ -237,7 +237,7 @@ def test_a_server_of_several_gpus_takes_them_from_its_node() -> None:
     assert config.rollout.engine_options.keys() == {"urls", "weights_folder"}
 
 
-def test_the_trainers_processes_have_the_gpus_that_vllm_leaves() -> None:
+def test_the_trainers_processes_have_the_gpus_that_vllm_leaves():
     words = SIZES["vLLM on the nodes that train"].split()
     script = files("slurm", *words)["job.sbatch"]
     assert "--processes 6 " in script and "--exact --gpus-per-node=6" in script and "#SBATCH --nodes=2\n" in script
@@ -245,7 +245,7 @@ def test_the_trainers_processes_have_the_gpus_that_vllm_leaves() -> None:
     assert trainer["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": 6}
 
 
-def test_a_dry_run_prints_the_files_and_writes_none(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_prints_the_files_and_writes_none(capsys):
     assert main(["--slurm", "--config", CONFIG, "--dry-run"]) == 0
     said = capsys.readouterr().out
     assert "# launch/quickstart/settings.yaml\nname: quickstart\n" in said and "#SBATCH --nodes=1\n" in said
@@ -274,14 +274,14 @@ def test_a_dry_run_prints_the_files_and_writes_none(capsys: pytest.CaptureFixtur
         ("--slurm --rollout.engine vllm --gpus-per-node 2 --vllm 2 --vllm-on shared", "leaves GPUs that train"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(words: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_is_refused_in_one_line(words, said, capsys):
     assert main(["--config", CONFIG, *shlex.split(words)]) == 2
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1, error
 
 
 @sizes
-def test_pods_have_no_rights_are_bounded_and_write_to_the_volume_alone(words: list[str]) -> None:
+def test_pods_have_no_rights_are_bounded_and_write_to_the_volume_alone(words):
     for pod in pods(*words):
         assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["runAsUser"] == 10001
         assert not pod["automountServiceAccountToken"] and not pod["enableServiceLinks"]
@@ -300,7 +300,7 @@ def test_pods_have_no_rights_are_bounded_and_write_to_the_volume_alone(words: li
         assert shared["medium"] == "Memory"
 
 
-def test_servers_are_asked_without_a_token_and_given_the_time_that_they_take_to_end() -> None:
+def test_servers_are_asked_without_a_token_and_given_the_time_that_they_take_to_end():
     (role,) = of_kind("StatefulSet", "--servers", "2")
     pod = role["spec"]["template"]["spec"]
     (server,) = pod["containers"]
@@ -313,7 +313,7 @@ def test_servers_are_asked_without_a_token_and_given_the_time_that_they_take_to_
 
 
 @sizes
-def test_services_lead_to_their_pods_and_names_of_pods_are_those_that_are_asked(words: list[str]) -> None:
+def test_services_lead_to_their_pods_and_names_of_pods_are_those_that_are_asked(words):
     made = objects(*words)
     roles = {one["metadata"]["name"]: one["spec"] for one in made if one["kind"] in ("Job", "StatefulSet")}
     services = {one["metadata"]["name"]: one["spec"] for one in made if one["kind"] == "Service"}
@@ -331,7 +331,7 @@ def test_services_lead_to_their_pods_and_names_of_pods_are_those_that_are_asked(
     assert services.keys() >= {*asked}
 
 
-def test_a_run_that_an_alarm_stopped_or_with_wrong_settings_is_not_started_again() -> None:
+def test_a_run_that_an_alarm_stopped_or_with_wrong_settings_is_not_started_again():
     (trainer,) = of_kind("Job")
     rule = trainer["spec"]["podFailurePolicy"]["rules"][0]
     assert (rule["action"], rule["onExitCodes"]["values"]) == ("FailJob", [2, 3])

@@ -44,12 +44,12 @@ def answers(port: int) -> bool:
     return True
 
 
-def test_the_status_is_that_of_the_trainer() -> None:
+def test_the_status_is_that_of_the_trainer():
     assert [run(job(f"exit {status}"), {}) for status in range(4)] == [0, 1, 2, 3]
     assert run(job("kill -TERM $$"), {}) == 128 + signal.SIGTERM
 
 
-def test_servers_answer_before_the_trainer_starts_and_end_after_it() -> None:
+def test_servers_answer_before_the_trainer_starts_and_end_after_it():
     found = ports("role0")
     asking = "; ".join(
         f"{sys.executable} -c 'import urllib.request as u; u.urlopen(\"http://127.0.0.1:{port}/\")'"
@@ -60,7 +60,7 @@ def test_servers_answer_before_the_trainer_starts_and_end_after_it() -> None:
     assert "GET / HTTP" in Path("launch/tiny/logs/role0-1.log").read_text()
 
 
-def test_a_server_that_ends_is_said_with_its_log_and_nothing_is_left() -> None:
+def test_a_server_that_ends_is_said_with_its_log_and_nothing_is_left():
     found = ports("role0", "role1")
     with pytest.raises(ServerEnded, match=r"status 7; launch/tiny/logs/role1-[01].log says why") as ended:
         run(job("touch trained", SERVER, "echo no such model; exit 7"), found)
@@ -70,7 +70,7 @@ def test_a_server_that_ends_is_said_with_its_log_and_nothing_is_left() -> None:
     assert Path(log).read_text() == "no such model\n"
 
 
-def test_what_a_server_has_started_ends_with_it() -> None:
+def test_what_a_server_has_started_ends_with_it():
     found = ports("role0")
     assert run(job("exit 0", f"sleep 600 & echo $! > child$PORT; {SERVER}"), found) == 0
     for port in found["role0"]:
@@ -78,7 +78,7 @@ def test_what_a_server_has_started_ends_with_it() -> None:
         until(lambda child=child: ended(child), 10)
 
 
-def test_what_is_started_is_written_down() -> None:
+def test_what_is_started_is_written_down():
     written = commands(job("train", "serve $PORT"), {"role0": [1, 2]})
     assert written.splitlines() == [
         "( export HOST=127.0.0.1 PORT=1; serve $PORT )", "( export HOST=127.0.0.1 PORT=2; serve $PORT )", "( train )",
@@ -90,14 +90,14 @@ def test_what_is_started_is_written_down() -> None:
     assert said.stdout == "--host 127.0.0.1 --port 1\n--host 127.0.0.1 --port 2\nstill here\n"
 
 
-def test_processes_find_the_programs_of_this_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_find_the_programs_of_this_interpreter(monkeypatch):
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     assert run(job('[ "$(command -v python)" = "$EXPECTED" ]'), {}) == 1
     monkeypatch.setenv("EXPECTED", str(Path(sys.executable).with_name("python")))
     assert run(job('[ "$(command -v python)" = "$EXPECTED" ]'), {}) == 0
 
 
-def test_processes_have_five_minutes_for_a_checkpoint_after_sigterm(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_have_five_minutes_for_a_checkpoint_after_sigterm(monkeypatch):
     monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "")  # so that its absence is restored
     monkeypatch.delenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT")
     found = list[int | None]()
@@ -105,7 +105,7 @@ def test_processes_have_five_minutes_for_a_checkpoint_after_sigterm(monkeypatch:
     assert found == [280]
 
 
-def test_a_server_that_does_not_answer_in_time_is_named() -> None:
+def test_a_server_that_does_not_answer_in_time_is_named():
     (port,) = free_ports(1)
     with pytest.raises(ServerNotReady, match=f"http://127.0.0.1:{port}/readyz does not answer after 0.1 s"):
         wait_for([f"http://127.0.0.1:{port}/readyz"], 0.1)
@@ -120,7 +120,7 @@ sys.exit(run(job(TRAINER, SERVER), ports("role0")))
 
 
 @pytest.mark.seconds
-def test_sigterm_is_the_trainers_whose_status_ends_all() -> None:
+def test_sigterm_is_the_trainers_whose_status_ends_all():
     started = subprocess.Popen([sys.executable, "-c", PROGRAM, *map(str, Path(__file__).parents[:3])])
     until(Path("started").exists, 60)
     os.kill(started.pid, signal.SIGTERM)
@@ -128,7 +128,7 @@ def test_sigterm_is_the_trainers_whose_status_ends_all() -> None:
 
 
 @pytest.mark.slow
-def test_the_local_form_trains_to_the_last_bit_what_envsuite_train_does(tmp_path: Path) -> None:
+def test_the_local_form_trains_to_the_last_bit_what_envsuite_train_does(tmp_path):
     from tiny_runs import environment, save_model, weights, without_times, write_settings
 
     save_model(tmp_path / "model")

@@ -80,9 +80,7 @@ def done(node: nodes.Node, command: str, folder: Path) -> str:
 
 
 @pytest.mark.slow
-def test_a_job_on_two_machines_with_servers_trains_what_two_processes_do(
-    cluster: list[nodes.Node], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_on_two_machines_with_servers_trains_what_two_processes_do(cluster, tmp_path, monkeypatch):
     from tiny_runs import environment, save_model, without_times, write_settings
 
     save_model(tmp_path / "model")

@@ -51,7 +51,7 @@ def _acknowledged(notes: Path) -> dict[str, Any]:
 
 
 @pytest.mark.seconds
-def test_a_writer_killed_at_twenty_moments_loses_nothing_and_nothing_is_taken_twice(tmp_path: Path) -> None:
+def test_a_writer_killed_at_twenty_moments_loses_nothing_and_nothing_is_taken_twice(tmp_path):
     folder, notes, moments = tmp_path / "pool", tmp_path / "notes", random.Random(7)
     notes.touch()
     query, state, takes, seen = Query(), None, [], set[int]()

@@ -60,7 +60,7 @@ def filled(folder: Path, count: int = 12) -> PoolWriter:
 
 @pytest.mark.seconds
 @given(st.lists(played(), min_size=1, max_size=3))
-def test_what_goes_in_comes_out(tmp_path_factory: pytest.TempPathFactory, batch: list[Episode]) -> None:
+def test_what_goes_in_comes_out(tmp_path_factory, batch):
     folder = tmp_path_factory.mktemp("pool")
     with PoolWriter(folder) as pool, Pool(folder) as reader:
         for number, one in enumerate(batch):
@@ -72,7 +72,7 @@ def test_what_goes_in_comes_out(tmp_path_factory: pytest.TempPathFactory, batch:
         assert [one.steps for one in reader.sessions()] == [len(one.steps) for one in batch]
 
 
-def test_a_prompt_is_stored_as_what_it_adds_to_the_step_that_it_continues(tmp_path: Path) -> None:
+def test_a_prompt_is_stored_as_what_it_adds_to_the_step_that_it_continues(tmp_path):
     with PoolWriter(tmp_path) as pool:
         pool.open_session("s")
         prompt, text = np.arange(1000), "[" + "a" * 1000
@@ -87,7 +87,7 @@ def test_a_prompt_is_stored_as_what_it_adds_to_the_step_that_it_continues(tmp_pa
         assert pool.episode("s").steps[-1].prompt_text == f"[{'a' * 1000}{''.join(f', {t}' for t in range(19))}]"
 
 
-def test_a_number_is_one_step_and_a_name_one_session(tmp_path: Path) -> None:
+def test_a_number_is_one_step_and_a_name_one_session(tmp_path):
     with PoolWriter(tmp_path) as pool:
         pool.open_session("s", task_id=3)
         pool.open_session("s", task_id="3")
@@ -122,7 +122,7 @@ def test_a_number_is_one_step_and_a_name_one_session(tmp_path: Path) -> None:
         assert pool.episode("s").steps == (step(0), step(1)), "in the order of their numbers"
 
 
-def test_a_reward_that_comes_later_is_earned_by_the_last_step(tmp_path: Path) -> None:
+def test_a_reward_that_comes_later_is_earned_by_the_last_step(tmp_path):
     with PoolWriter(tmp_path) as pool:
         pool.store("s", short(0))
         last = step(2, agent="b", info={"rewards": {"a": 1.0, "b": 2.0}})
@@ -150,7 +150,7 @@ QUERIES: dict[str, tuple[Any, list[int]]] = {
 
 
 @pytest.mark.parametrize("name", QUERIES)
-def test_a_query_finds_what_it_says(tmp_path: Path, name: str) -> None:
+def test_a_query_finds_what_it_says(tmp_path, name):
     with filled(tmp_path) as pool:
         asked, wanted = QUERIES[name]
         found = pool.sessions(Query(**{"order": "oldest", **asked}))
@@ -159,9 +159,7 @@ def test_a_query_finds_what_it_says(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.seconds
 @given(st.data())
-def test_takes_are_equal_for_equal_arguments_and_never_repeat(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
+def test_takes_are_equal_for_equal_arguments_and_never_repeat(tmp_path_factory, data):
     asked = st.sampled_from([{}, {"order": "oldest"}, {"per_task": 2}, {"group_size": 2}, {"success": True}])
     query, seed = Query(**data.draw(asked)), data.draw(st.integers(0, 3))
     counts = data.draw(st.lists(st.integers(0, 5), max_size=4))
@@ -188,7 +186,7 @@ def test_takes_are_equal_for_equal_arguments_and_never_repeat(
             assert [one.episode_id for one in whole] == numbers
 
 
-def test_readers_go_on_while_the_writer_deletes(tmp_path: Path) -> None:
+def test_readers_go_on_while_the_writer_deletes(tmp_path):
     with filled(tmp_path) as pool, Pool(tmp_path) as reader, ThreadPoolExecutor() as threads:
         whole = {one.episode_id: one for one in reader.episodes()}
         ended = threading.Event()
@@ -207,7 +205,7 @@ def test_readers_go_on_while_the_writer_deletes(tmp_path: Path) -> None:
         assert reading.result() and [one.session for one in reader.sessions()] == ["s11"]
 
 
-def test_a_state_of_another_pool_is_refused(tmp_path: Path) -> None:
+def test_a_state_of_another_pool_is_refused(tmp_path):
     with filled(tmp_path / "a") as one, filled(tmp_path / "b") as other:
         _, state = one.take(Query(), 1, 0)
         with pytest.raises(UsageError, match="another pool"):
@@ -215,7 +213,7 @@ def test_a_state_of_another_pool_is_refused(tmp_path: Path) -> None:
         assert len(one.take(Query(), 99, 0, state)[0]) == 11
 
 
-def test_deleted_sessions_are_gone_from_the_files_and_others_stay(tmp_path: Path) -> None:
+def test_deleted_sessions_are_gone_from_the_files_and_others_stay(tmp_path):
     with PoolWriter(tmp_path) as pool:
         for n in range(6):
             word = "secret" if n in (1, 3, 5) else "plain"
@@ -235,9 +233,7 @@ def test_deleted_sessions_are_gone_from_the_files_and_others_stay(tmp_path: Path
 
 
 @pytest.mark.parametrize("stopped", ["by a kill", "by a reader"])
-def test_a_deletion_that_was_stopped_ends_when_the_pool_is_written_next(
-    tmp_path: Path, stopped: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_deletion_that_was_stopped_ends_when_the_pool_is_written_next(tmp_path, stopped, monkeypatch, caplog):
     with PoolWriter(tmp_path) as pool, ExitStack() as stack:
         pool.store("s", episode(0, step(prompt_text="secret" * 9)))
         if stopped == "by a kill":  # after what it stored, and before it writes the file anew
@@ -271,7 +267,7 @@ def fails(text):
 """
 
 
-def test_a_hook_sees_every_text_and_what_follows_a_change_has_no_tokens(tmp_path: Path) -> None:
+def test_a_hook_sees_every_text_and_what_follows_a_change_has_no_tokens(tmp_path):
     (tmp_path / "hook.py").write_text(HOOK)
     hook = f"{tmp_path / 'hook.py'}:clean"
     call = (ToolCall("say", {"text": "Hi Ann", "n": 1}),)
@@ -299,7 +295,7 @@ def test_a_hook_sees_every_text_and_what_follows_a_change_has_no_tokens(tmp_path
         PoolWriter(tmp_path / "x", hook="none.py:clean")
 
 
-def test_one_process_writes_and_others_read(tmp_path: Path) -> None:
+def test_one_process_writes_and_others_read(tmp_path):
     code = "import sys; from trainers.pool import PoolWriter; "
     code += "PoolWriter(sys.argv[1], 'the gateway').open_session('s'); print()"
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -316,7 +312,7 @@ def test_one_process_writes_and_others_read(tmp_path: Path) -> None:
         assert pool._rows("PRAGMA synchronous")[0][0] == 2 and pool._rows("PRAGMA journal_mode")[0][0] == "wal"
 
 
-def test_what_is_no_pool_or_damaged_is_told_in_one_line(tmp_path: Path) -> None:
+def test_what_is_no_pool_or_damaged_is_told_in_one_line(tmp_path):
     def error(folder: Path, kind: type[Pool] = Pool) -> str:
         with pytest.raises(DataError) as caught, kind(folder) as pool:
             pool.episodes()

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from console import Console
 from episodes import episode, step
 
 from trainers.imitation.demonstrations import episodes_in
@@ -34,7 +33,7 @@ def _names(folder: Path) -> list[str]:
         return [one.session for one in pool.sessions()]
 
 
-def test_list_and_show_print_what_is_stored_with_whole_names_and_as_json(folder: Path, console: Console) -> None:
+def test_list_and_show_print_what_is_stored_with_whole_names_and_as_json(folder, console):
     out, _ = console(f"pool list {folder}")
     assert [line.split()[1] for line in out.splitlines() if line.startswith("│")] == ["s0", "s1", "s2", "s3", "s9"]
     assert out.endswith("list: 5 sessions\n")
@@ -51,7 +50,7 @@ def test_list_and_show_print_what_is_stored_with_whole_names_and_as_json(folder:
     assert [rows[name][key] for key in ("task", "success", "steps", "tags")] == [task, "open", 0, ["new"]]
 
 
-def test_tag_and_reward_change_sessions(folder: Path, console: Console) -> None:
+def test_tag_and_reward_change_sessions(folder, console):
     assert console(f"pool tag {folder} good --min_score 0.5")[0] == "tag: 2 sessions\n"
     console(f"pool tag {folder} good --name s2 --remove")
     console(f"pool reward {folder} s3 -1.5 --success false --score 1")
@@ -61,7 +60,7 @@ def test_tag_and_reward_change_sessions(folder: Path, console: Console) -> None:
         assert pool.episode("s3").total_reward == -0.5
 
 
-def test_export_writes_what_report_and_imitation_read(folder: Path, console: Console) -> None:
+def test_export_writes_what_report_and_imitation_read(folder, console):
     console(f"pool export {folder} {folder.parent / 'two.parquet'} --limit 2")
     console(f"pool export {folder} {folder.parent / 'run'} --group_size 2")
     with Pool(folder) as pool:
@@ -78,7 +77,7 @@ def test_export_writes_what_report_and_imitation_read(folder: Path, console: Con
     assert problem == "error: the query finds no session; envsuite pool list shows what there is\n"
 
 
-def test_prune_and_delete_session_delete(folder: Path, console: Console) -> None:
+def test_prune_and_delete_session_delete(folder, console):
     assert console(f"pool prune {folder} --limit 2")[0] == "prune: 2 sessions; --yes deletes them\n"
     assert _names(folder) == ["s0", "s1", "s2", "s3", "s9"]
     assert console(f"pool prune {folder} --limit 2 --yes")[0] == "prune: 2 sessions\n"
@@ -86,7 +85,7 @@ def test_prune_and_delete_session_delete(folder: Path, console: Console) -> None
     assert _names(folder) == ["s2", "s3"]
 
 
-def test_what_cannot_be_is_one_line(folder: Path, console: Console) -> None:
+def test_what_cannot_be_is_one_line(folder, console):
     for line, said in {
         f"list {folder.parent}": f"{folder.parent}: not a pool (it has no pool.sqlite)",
         f"show {folder} nobody": f"{folder} has no session 'nobody'; envsuite pool list {folder} lists them",
@@ -116,9 +115,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("room", [0, 1, 9, 40])
-def test_sessions_are_deleted_from_a_disk_that_is_full(
-    disk: Path, console: Console, monkeypatch: pytest.MonkeyPatch, room: int
-) -> None:
+def test_sessions_are_deleted_from_a_disk_that_is_full(disk, console, monkeypatch, room):
     monkeypatch.setenv("SQLITE_TMPDIR", str(disk))
     secrets = [os.urandom(10_000).hex() for _ in range(24)]
     with PoolWriter(disk / "pool") as pool:

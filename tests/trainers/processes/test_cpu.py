@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -35,13 +34,13 @@ print(int(kept), fresh, faults(8))
 
 @pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
-def test_tensors_take_the_memory_of_those_before_them() -> None:
+def test_tensors_take_the_memory_of_those_before_them():
     run = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, timeout=120, check=True)
     kept, fresh, again = map(int, run.stdout.split())
     assert kept == 1 and again < fresh / 2, "a system short of memory may take some of it back"
 
 
-def test_other_c_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_c_libraries_are_left_alone(monkeypatch):
     monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
     monkeypatch.setattr(cpu.ctypes, "CDLL", lambda _: pytest.fail("it is asked for a library"))
     assert not cpu.keep_freed_memory() and not cpu.return_freed_memory()
@@ -70,8 +69,8 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float, float
     [("bfloat16", 1.1e9, True), ("bfloat16", 40e9, False), ("bfloat16", 200e9, False), ("float32", 1.1e9, False)],
 )
 def test_a_model_in_bfloat16_on_a_cpu_that_is_slow_in_it_is_warned_of_once_with_the_setting(
-    measured: Callable[[float, float], None], caplog: pytest.LogCaptureFixture, dtype: Any, speed: float, warned: bool
-) -> None:
+    measured, caplog, dtype, speed, warned
+):
     measured(49e9, speed)
     for _ in range(2):
         load_model(ModelConfig(compute_dtype=dtype))
@@ -81,13 +80,13 @@ def test_a_model_in_bfloat16_on_a_cpu_that_is_slow_in_it_is_warned_of_once_with_
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_speed_of_products_is_measured(dtype: str) -> None:
+def test_the_speed_of_products_is_measured(dtype):
     threads = torch.get_num_threads()
     assert 1e6 < cpu.product_speed(dtype) < 1e14 and torch.get_num_threads() == threads
 
 
 @pytest.mark.slow
-def test_make_smollm2_takes_float32_where_bfloat16_is_slow(root: Path) -> None:
+def test_make_smollm2_takes_float32_where_bfloat16_is_slow(root):
     command = ["make", "-n", "smollm2", f"BIN={Path(sys.executable).parent}"]
     said = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
     programs = said.replace("\\\n", " ").splitlines()

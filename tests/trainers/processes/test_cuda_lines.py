@@ -82,11 +82,11 @@ _PAGE = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.seconds
-def test_the_page_names_every_mention_of_cuda_in_code() -> None:
+def test_the_page_names_every_mention_of_cuda_in_code():
     assert {place: what for place, (what, _) in _on_the_page().items()} == _in_code()
 
 
-def test_every_check_on_the_page_is_a_test_and_every_line_has_one_or_the_reason() -> None:
+def test_every_check_on_the_page_is_a_test_and_every_line_has_one_or_the_reason():
     tests = {
         f"{file.stem}::{name}"
         for file in (ROOT / "tests").rglob("test_*.py")
@@ -98,7 +98,7 @@ def test_every_check_on_the_page_is_a_test_and_every_line_has_one_or_the_reason(
         assert named or "none: " in checks, place
 
 
-def test_mentions_are_found_whatever_they_are_in() -> None:
+def test_mentions_are_found_whatever_they_are_in():
     code = '''
 """On cuda."""
 PLACES = {"cuda"}
@@ -128,7 +128,7 @@ class Moved(Exception):
 
 @pytest.mark.parametrize("what", ["calibrate", "scorer", "imitate", "selector"])
 @pytest.mark.usefixtures("available")
-def test_models_beside_the_policy_go_to_the_gpu(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_beside_the_policy_go_to_the_gpu(what, tmp_path, monkeypatch):
     def stop(self: torch.nn.Module, *where: Any, **_: Any) -> None:
         raise Moved(*where)
 
@@ -147,19 +147,19 @@ def test_models_beside_the_policy_go_to_the_gpu(what: str, tmp_path: Path, monke
         ways[what]()
 
 
-def test_the_pace_of_a_gpu_is_measured_when_it_has_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pace_of_a_gpu_is_measured_when_it_has_computed(monkeypatch):
     with pretended_cuda():
         monkeypatch.setattr(torch.cuda, "synchronize", lambda: time.sleep(0.3))
         assert pace._seconds(moved(model("qwen2", 31)), 8, train=True) > 0.3
 
 
-def test_free_memory_of_a_gpu_is_what_is_free_and_what_pytorch_keeps_without_use() -> None:
+def test_free_memory_of_a_gpu_is_what_is_free_and_what_pytorch_keeps_without_use():
     with pretended_cuda() as gpu:
         assert memory.free(gpu) == 63 * GIB and _memory()["memory/gpu"] == 7.0
 
 
 @pytest.mark.usefixtures("available")
-def test_bfloat16_is_not_slow_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bfloat16_is_not_slow_on_a_gpu(monkeypatch):
     monkeypatch.setattr(cpu, "product_speed", lambda dtype: 1e12 if dtype == "float32" else 1.0)
     assert not cpu.bfloat16_is_slow.__wrapped__()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -167,9 +167,7 @@ def test_bfloat16_is_not_slow_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("gpu", [True, False])
-def test_accelerate_takes_gpus_and_nccl_waits_longer_than_the_processes_message(
-    gpu: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_accelerate_takes_gpus_and_nccl_waits_longer_than_the_processes_message(gpu, monkeypatch):
     def accelerator(cpu: bool, kwargs_handlers: list[Any]) -> SimpleNamespace:
         given.append((cpu, kwargs_handlers[0].timeout))
         return SimpleNamespace(num_processes=1)
@@ -183,7 +181,7 @@ def test_accelerate_takes_gpus_and_nccl_waits_longer_than_the_processes_message(
 
 
 @pytest.mark.parametrize("kind", ["cuda", "cpu"])
-def test_weights_in_main_memory_are_pinned_beside_a_gpu(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_in_main_memory_are_pinned_beside_a_gpu(kind, monkeypatch):
     given: list[Any] = []
     monkeypatch.setattr(sharding, "fully_shard", lambda module, **how: given.append(how["offload_policy"]))
     one = model("qwen2", 31)
@@ -193,7 +191,7 @@ def test_weights_in_main_memory_are_pinned_beside_a_gpu(kind: str, monkeypatch: 
 
 
 @pytest.mark.usefixtures("available")
-def test_several_processes_are_launched_on_several_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_processes_are_launched_on_several_gpus(monkeypatch):
     words: list[str] = []
     monkeypatch.setattr(train, "launch", lambda given: words.extend(given) or 0)
     assert train.main(["--processes", "2"]) == 0
@@ -201,9 +199,7 @@ def test_several_processes_are_launched_on_several_gpus(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(("visible", "own"), [(None, "1"), ("4,5", "5"), ("GPU-a,GPU-b", "GPU-b"), ("", "1")])
-def test_a_vllm_server_sees_the_gpu_of_its_process(
-    visible: str | None, own: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_vllm_server_sees_the_gpu_of_its_process(visible, own, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert "CUDA_VISIBLE_DEVICES" not in child._environment(sys.executable, torch.device("cpu"))
     if visible is not None:
@@ -212,9 +208,7 @@ def test_a_vllm_server_sees_the_gpu_of_its_process(
 
 
 @pytest.mark.parametrize("device", [GPUS[1], torch.device("cpu")])
-def test_vllm_in_this_process_leaves_the_random_numbers_of_its_gpu(
-    device: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_vllm_in_this_process_leaves_the_random_numbers_of_its_gpu(device, monkeypatch):
     @contextmanager
     def fork_rng(devices: list[torch.device]) -> Iterator[None]:
         forked.append(devices)
@@ -229,9 +223,7 @@ def test_vllm_in_this_process_leaves_the_random_numbers_of_its_gpu(
 
 @pytest.mark.parametrize("later", [2, 1])
 @pytest.mark.usefixtures("available")
-def test_random_states_of_gpus_are_restored_where_there_are_as_many(
-    later: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_random_states_of_gpus_are_restored_where_there_are_as_many(later, monkeypatch):
     states, restored = [torch.arange(16, dtype=torch.uint8), torch.full((16,), 200, dtype=torch.uint8)], []
     monkeypatch.setattr(torch.cuda, "get_rng_state_all", lambda: states)
     monkeypatch.setattr(torch.cuda, "set_rng_state_all", restored.extend)
@@ -242,9 +234,7 @@ def test_random_states_of_gpus_are_restored_where_there_are_as_many(
     assert all(torch.equal(one, own) for one, own in zip(restored, states, strict=False))
 
 
-def test_the_doctor_asks_torch_for_each_gpu(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_doctor_asks_torch_for_each_gpu(monkeypatch, capsys):
     stand_in = ModuleType("torch")
     about = SimpleNamespace(name="H100", total_memory=80 * GIB, major=9, minor=0)
     gpu = SimpleNamespace(

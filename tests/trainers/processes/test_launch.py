@@ -13,7 +13,6 @@ import socket
 import threading
 import time
 from datetime import timedelta
-from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
@@ -38,12 +37,12 @@ PROCESSES = {"cpu1": [1], "cpu2": [2], "gpu1": [1], "gpu2": [2], "gpu8": [8], "g
 SAY = "import json, os, sys; open(os.path.join(sys.argv[1], str(os.getpid())), 'w').write(json.dumps(dict(os.environ)))"
 
 
-def test_every_file_is_tested() -> None:
+def test_every_file_is_tested():
     assert {file.stem for file in FOLDER.iterdir()} == PROCESSES.keys()
 
 
 @pytest.mark.parametrize("name", PROCESSES)
-def test_accelerate_knows_every_key(name: str) -> None:
+def test_accelerate_knows_every_key(name):
     config = load_config_from_file(str(FOLDER / f"{name}.yaml"))
     assert config.num_processes == sum(PROCESSES[name]) and config.num_machines == len(PROCESSES[name])
     assert config.use_cpu == name.startswith("cpu")
@@ -51,7 +50,7 @@ def test_accelerate_knows_every_key(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROCESSES)
-def test_so_many_processes_start_that_know_of_each_other(name: str, tmp_path: Path) -> None:
+def test_so_many_processes_start_that_know_of_each_other(name, tmp_path):
     """On this machine, whatever it has; the script that they run computes nothing."""
     (tmp_path / "say.py").write_text(SAY)
     (tmp_path / "said").mkdir()
@@ -98,7 +97,7 @@ def _all(store: HashStore, size: int, first: list[int]) -> dict[int, str]:
 
 
 @pytest.mark.parametrize("first", [[0], [1], [2, 1]])
-def test_all_get_one_name_and_those_of_the_next_attempt_another(first: list[int]) -> None:
+def test_all_get_one_name_and_those_of_the_next_attempt_another(first):
     store = HashStore()
     found = [_all(store, 3, first) for _ in range(3)]
     assert [sorted(names) for names in found] == [[0, 1, 2]] * 3
@@ -106,13 +105,13 @@ def test_all_get_one_name_and_those_of_the_next_attempt_another(first: list[int]
     assert len({names[0] for names in found}) == 3
 
 
-def test_who_was_killed_before_all_were_there_is_not_waited_for() -> None:
+def test_who_was_killed_before_all_were_there_is_not_waited_for():
     store = HashStore()
     store.set("trainers/meeting/here/1", "of a process that was killed")
     assert len({*_all(store, 2, [0]).values()}) == 1
 
 
-def test_what_one_meeting_wrote_no_other_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_one_meeting_wrote_no_other_reads(monkeypatch):
     store = HashStore()
     for name in ("one", "two"):
         monkeypatch.setattr("trainers.processes.meeting._MET", name)
@@ -120,7 +119,7 @@ def test_what_one_meeting_wrote_no_other_reads(monkeypatch: pytest.MonkeyPatch) 
         own_part(store, "peers").set("sign", "of life")
 
 
-def test_who_does_not_come_is_named() -> None:
+def test_who_does_not_come_is_named():
     with pytest.raises(TimeoutError, match=r"ranks \[1\]"):
         meet(HashStore(), 0, 2, timedelta(seconds=0.2))
 
@@ -128,24 +127,24 @@ def test_who_does_not_come_is_named() -> None:
 TYPED = {"nodes": "2", "node": "1", "rendezvous": "127.0.0.1", "job": "77"}
 
 
-def test_one_node_has_no_place() -> None:
+def test_one_node_has_no_place():
     assert place_of({}, {}) is None and place_of({"nodes": "1"}, {"SLURM_NODEID": "0"}) is None
 
 
 @given(st.text(min_size=1))
-def test_the_port_follows_from_the_job_and_is_none_that_linux_gives_away(job: str) -> None:
+def test_the_port_follows_from_the_job_and_is_none_that_linux_gives_away(job):
     one, two = (place_of({**TYPED, "node": node, "job": job}, {}) for node in "01")
     assert one is not None and two is not None and one.port == two.port
     assert FIRST_PORT <= one.port < FIRST_PORT + PORTS <= 32768
 
 
-def test_jobs_of_one_cluster_rarely_meet_at_one_port() -> None:
+def test_jobs_of_one_cluster_rarely_meet_at_one_port():
     places = [place_of({**TYPED, "job": str(job)}, {}) for job in range(4_000_000, 4_000_100)]
     assert len({place.port for place in places if place}) > 95
 
 
 @pytest.mark.parametrize("variable", ["SLURM_NODEID", "JOB_COMPLETION_INDEX"])
-def test_a_scheduler_says_which_node_this_is_unless_it_is_typed(variable: str) -> None:
+def test_a_scheduler_says_which_node_this_is_unless_it_is_typed(variable):
     scheduled = {variable: "3", "SLURM_JOB_ID": "815"}
     place = place_of({"nodes": "4", "rendezvous": "head"}, scheduled)
     assert place is not None and (place.node, place.job) == (3, "815")
@@ -153,7 +152,7 @@ def test_a_scheduler_says_which_node_this_is_unless_it_is_typed(variable: str) -
     assert typed is not None and (typed.node, typed.job) == (1, "77") and typed.port != place.port
 
 
-def test_a_port_that_is_typed_is_taken_and_needs_no_job() -> None:
+def test_a_port_that_is_typed_is_taken_and_needs_no_job():
     place = place_of({"nodes": "2", "node": "0", "rendezvous": "head:1234"}, {})
     assert place is not None and (place.host, place.port) == ("head", 1234)
 
@@ -169,12 +168,12 @@ def test_a_port_that_is_typed_is_taken_and_needs_no_job() -> None:
         ({"job": ""}, "--job ID, or a port"),
     ],
 )
-def test_a_place_that_cannot_be_is_refused_by_its_option(changes: dict[str, str], words: str) -> None:
+def test_a_place_that_cannot_be_is_refused_by_its_option(changes, words):
     with pytest.raises(ConfigError, match=words):
         place_of({**TYPED, **changes}, {})
 
 
-def test_the_command_of_a_node_starts_the_processes_of_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_of_a_node_starts_the_processes_of_all_nodes(monkeypatch):
     words: list[str] = []
     monkeypatch.setattr(train, "launch", lambda given: words.extend(given) or 0)
     monkeypatch.setattr(train.os, "environ", dict(train.os.environ))
@@ -187,9 +186,7 @@ def test_the_command_of_a_node_starts_the_processes_of_all_nodes(monkeypatch: py
     assert train.os.environ["PET_RDZV_ID"] == "77" and train.os.environ["PET_LOCAL_ADDR"] == "127.0.0.1"
 
 
-def test_a_node_waits_for_node_0_to_have_an_address(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_node_waits_for_node_0_to_have_an_address(monkeypatch, capsys):
     found = iter([ConfigError("Name or service not known"), ConfigError("not yet"), "10.0.0.2"])
 
     def towards(host: str) -> str:
@@ -204,9 +201,7 @@ def test_a_node_waits_for_node_0_to_have_an_address(
     assert capsys.readouterr().err == "waiting for node 0: Name or service not known\n"
 
 
-def test_a_node_0_that_never_comes_is_no_wrong_setting(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_node_0_that_never_comes_is_no_wrong_setting(monkeypatch, capsys):
     monkeypatch.setattr(nodes, "WAIT_SECONDS", 0.0)
     options = [part for name, value in TYPED.items() if name != "rendezvous" for part in (f"--{name}", value)]
     assert train.main([*options, "--rendezvous", "nowhere.invalid"]) == 1
@@ -228,15 +223,13 @@ def interfaces(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return found
 
 
-def test_the_interface_is_the_one_with_the_address_that_leads_there(
-    interfaces: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_interface_is_the_one_with_the_address_that_leads_there(interfaces, monkeypatch):
     interfaces |= {"eth0": "10.0.0.2", "ib0": "10.1.0.2"}
     monkeypatch.setattr(interface, "address_towards", lambda host: "10.1.0.2")
     assert interface_to("head") == "ib0"
 
 
-def test_a_name_with_a_loopback_address_leads_to_the_one_interface_that_leads_out(interfaces: dict[str, str]) -> None:
+def test_a_name_with_a_loopback_address_leads_to_the_one_interface_that_leads_out(interfaces):
     interfaces["eth0"] = "10.0.0.2"
     assert interface_to("127.0.1.1") == "eth0"
 
@@ -244,9 +237,7 @@ def test_a_name_with_a_loopback_address_leads_to_the_one_interface_that_leads_ou
 @pytest.mark.parametrize(
     "more, words", [({}, "no interface leads"), ({"a": "10.0.0.2", "b": "10.1.0.2"}, "one of a, b")]
 )
-def test_where_it_is_not_clear_the_variable_is_asked_for(
-    more: dict[str, str], words: str, interfaces: dict[str, str]
-) -> None:
+def test_where_it_is_not_clear_the_variable_is_asked_for(more, words, interfaces):
     interfaces |= more
     with pytest.raises(ConfigError, match=f"{words}.*set {VARIABLE} to its name"):
         interface_to("127.0.0.1")
@@ -260,7 +251,7 @@ def test_where_it_is_not_clear_the_variable_is_asked_for(
         {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "nowhere.invalid", VARIABLE: "ib0"},
     ],
 )
-def test_one_machine_and_a_choice_of_ones_own_are_left_alone(environment: dict[str, str]) -> None:
+def test_one_machine_and_a_choice_of_ones_own_are_left_alone(environment):
     before = dict(environment)
     choose_interface(environment)
     assert environment == before

@@ -30,7 +30,7 @@ from trainers.settings import ConfigError
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["qwen2", "lfm2"])
-def test_two_processes_have_the_gradient_of_one_however_the_rows_are_spread(tmp_path: Path, name: str) -> None:
+def test_two_processes_have_the_gradient_of_one_however_the_rows_are_spread(tmp_path, name):
     script = str(SUPPORT / "gradient_of_ranks.py")
     for program in ((*BOTH, script), (sys.executable, script)):
         train(str(tmp_path), name, program=program, status=0)
@@ -64,7 +64,7 @@ def _alike(folder: Path, count: int) -> Iterator[tuple[str, torch.Tensor]]:
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_every_method_gives_the_same_credit_and_gradient_on_any_number_of_processes(count: int, credit: Path) -> None:
+def test_every_method_gives_the_same_credit_and_gradient_on_any_number_of_processes(count, credit):
     script = str(SUPPORT / "credit_of_ranks.py")
     train(str(credit), program=(*BOTH, "--num_processes", str(count), script), status=0)
     for name, found in _alike(credit, count):
@@ -72,7 +72,7 @@ def test_every_method_gives_the_same_credit_and_gradient_on_any_number_of_proces
 
 
 @pytest.mark.slow
-def test_every_method_credits_a_team_alike_on_one_process_and_on_two(credit: Path, tmp_path: Path) -> None:
+def test_every_method_credits_a_team_alike_on_one_process_and_on_two(credit, tmp_path):
     script = (str(SUPPORT / "credit_of_ranks.py"), str(tmp_path), "team")
     for program in ((sys.executable, *script), (*BOTH, *script)):
         train(program=program, status=0)
@@ -84,7 +84,7 @@ def test_every_method_credits_a_team_alike_on_one_process_and_on_two(credit: Pat
             assert not torch.equal(found, alone), f"{name}: as if one had played"
 
 
-def test_every_method_gives_the_credit_that_was_recorded(credit: Path) -> None:
+def test_every_method_gives_the_credit_that_was_recorded(credit):
     found = recorded_credit.read(credit)
     before = orjson.loads(recorded_credit.FILE.read_bytes())
     again = "after a change that is meant, record anew: python tests/support/recorded_credit.py"
@@ -95,7 +95,7 @@ def test_every_method_gives_the_credit_that_was_recorded(credit: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_to_the_launcher_leaves_a_checkpoint_that_both_resume(place: Path, kind: signal.Signals) -> None:
+def test_a_signal_to_the_launcher_leaves_a_checkpoint_that_both_resume(place, kind):
     config = write_settings(place, iterations=400)
     launcher, metrics = begin(*BOTH, "-m", "trainers.train", "--config", str(config)), place / "runs/tiny/metrics.jsonl"
     until(lambda: launcher.poll() is not None or (metrics.exists() and metrics.read_bytes().count(b"\n") > 2))
@@ -110,7 +110,7 @@ def test_a_signal_to_the_launcher_leaves_a_checkpoint_that_both_resume(place: Pa
 
 
 @pytest.mark.slow
-def test_a_launcher_that_starts_one_process_instead_of_two_is_found_out(place: Path) -> None:
+def test_a_launcher_that_starts_one_process_instead_of_two_is_found_out(place):
     program = (*LAUNCH, "--cpu", "--num_processes", "2", "-m", "trainers.train")
     run = train("--config", str(write_settings(place)), program=program)
     assert run.returncode != 0
@@ -118,7 +118,7 @@ def test_a_launcher_that_starts_one_process_instead_of_two_is_found_out(place: P
     assert not (place / "runs").exists()
 
 
-def test_processes_that_do_not_know_of_each_other_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_that_do_not_know_of_each_other_are_refused(monkeypatch):
     accelerator = Accelerator(cpu=True)
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match=r"2 processes were launched but 1 work together.*cpu2.yaml"):

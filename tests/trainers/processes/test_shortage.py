@@ -58,9 +58,9 @@ def _failed(config: Path, capfd: pytest.CaptureFixture[str]) -> str:
     ],
 )
 def test_a_run_that_lacks_memory_leaves_the_end_of_the_last_iteration_and_goes_on_to_the_same_end(
-    place: Path, inject: Callable[..., None], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
-    owner: type, name: str, call: int, phase: str, setting: str, iteration: int,
-) -> None:  # fmt: skip
+    place, inject, monkeypatch, capfd,
+    owner, name, call, phase, setting, iteration
+):  # fmt: skip
     config = write_settings(place, checkpoint_every=50)
     assert main(["--config", str(config), "--output", str(place / "whole")]) == 0
     inject(owner, name, call)
@@ -76,8 +76,8 @@ def test_a_run_that_lacks_memory_leaves_the_end_of_the_last_iteration_and_goes_o
 
 
 def test_after_an_optimiser_step_of_the_iteration_the_last_checkpoint_is_named_and_none_is_written(
-    place: Path, inject: Callable[..., None], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+    place, inject, monkeypatch, capfd
+):
     config = write_settings(place, checkpoint_every=1, **{"evaluation.envs": []})
     inject(Accumulator, "__call__", 4)  # two minibatches an iteration: the second of the second iteration
     said = _failed(config, capfd)
@@ -87,9 +87,7 @@ def test_after_an_optimiser_step_of_the_iteration_the_last_checkpoint_is_named_a
     assert main(["--config", str(config), "--resume", *SMALLER]) == 0
 
 
-def test_a_step_that_was_broken_off_is_not_saved(
-    place: Path, inject: Callable[..., None], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_step_that_was_broken_off_is_not_saved(place, inject, capfd):
     config = write_settings(place, checkpoint_every=50, **{"evaluation.envs": []})
     inject(torch.optim.AdamW, "step", 1, after=True)
     assert main(["--config", str(config)]) == 1
@@ -97,9 +95,7 @@ def test_a_step_that_was_broken_off_is_not_saved(
     assert not any((place / CHECKPOINTS).iterdir())
 
 
-def test_a_run_is_resumed_with_settings_that_take_less_memory_and_says_so(
-    place: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_is_resumed_with_settings_that_take_less_memory_and_says_so(place, capfd):
     config = write_settings(place, **{"evaluation.envs": []})
     assert main(["--config", str(config), "--iterations", "2"]) == 0
     capfd.readouterr()
@@ -116,9 +112,7 @@ def test_a_run_is_resumed_with_settings_that_take_less_memory_and_says_so(
     assert "rollout.engine_options.max_length = None" in capfd.readouterr().err, "it decides where episodes end"
 
 
-def test_a_model_that_does_not_fit_is_one_line(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_that_does_not_fit_is_one_line(place, monkeypatch, capfd):
     def failing(*given: object) -> None:
         raise torch.OutOfMemoryError(INJECTED)
 
@@ -128,7 +122,7 @@ def test_a_model_that_does_not_fit_is_one_line(
     assert "Traceback" not in said and "error: memory ran out (" in said and "envsuite plan" in said
 
 
-def test_errors_of_memory_are_told_from_others() -> None:
+def test_errors_of_memory_are_told_from_others():
     assert ran_out(torch.OutOfMemoryError(INJECTED)) and ran_out(MemoryError())
     with pytest.raises(RuntimeError) as refused:
         torch.empty(2**60)

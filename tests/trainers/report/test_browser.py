@@ -7,7 +7,6 @@ import re
 import shutil
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -74,7 +73,7 @@ def outcome(episode: Episode) -> str:
     return "failed" if episode.error is not None else "solved" if episode.success else "unsolved"
 
 
-def test_filters_are_combined_and_counted(tab: Tab, run: RunData) -> None:
+def test_filters_are_combined_and_counted(tab, run):
     episodes = played(run)
     open_all(tab, run)
     assert shown(tab) == len(episodes) == 48
@@ -94,7 +93,7 @@ def test_filters_are_combined_and_counted(tab: Tab, run: RunData) -> None:
     tab.until("document.getElementById('count').textContent.startsWith('48 of 48')")
 
 
-def test_a_search_looks_through_tasks_observations_and_completions(tab: Tab, run: RunData) -> None:
+def test_a_search_looks_through_tasks_observations_and_completions(tab, run):
     episodes = played(run)
     word = episodes[3].steps[0].state_key.split("/")[0]
     open_all(tab, run)
@@ -110,7 +109,7 @@ def test_a_search_looks_through_tasks_observations_and_completions(tab: Tab, run
     assert "No episode fits" in tab.text("#episode")
 
 
-def test_the_address_holds_the_view(tab: Tab, run: RunData) -> None:
+def test_the_address_holds_the_view(tab, run):
     open_all(tab, run)
     tab.choose("outcome", "unsolved")
     tab.choose("invalid", "any")
@@ -138,7 +137,7 @@ DELAYED = """(() => {
 """Parts of the page come when `arrive` is called, or `fail` with an error."""
 
 
-def test_of_two_methods_chosen_before_the_advantages_are_there_the_later_is_shown(tab: Tab, run: RunData) -> None:
+def test_of_two_methods_chosen_before_the_advantages_are_there_the_later_is_shown(tab, run):
     open_all(tab, run)
     tab.run(DELAYED)
     tab.choose("method", "grpo")
@@ -151,7 +150,7 @@ def test_of_two_methods_chosen_before_the_advantages_are_there_the_later_is_show
     tab.until("document.querySelector('table.advantages')")
 
 
-def test_advantages_that_do_not_come_are_a_message_and_are_asked_for_again(tab: Tab, run: RunData) -> None:
+def test_advantages_that_do_not_come_are_a_message_and_are_asked_for_again(tab, run):
     open_all(tab, run)
     tab.run(DELAYED)
     tab.choose("method", "grpo")
@@ -165,7 +164,7 @@ def test_advantages_that_do_not_come_are_a_message_and_are_asked_for_again(tab: 
 
 
 @pytest.mark.parametrize("hash", ["#episodes/%E0%A4%A/1", "#episodes//", "#episodes/nowhere/1?in=x&outcome=%", "#?a=b"])
-def test_an_address_of_nothing_shows_the_last_file(tab: Tab, run: RunData, hash: str) -> None:
+def test_an_address_of_nothing_shows_the_last_file(tab, run, hash):
     tab.open(address(run, hash))
     tab.until("document.getElementById('count').textContent.includes('12 of 12')")
 
@@ -177,7 +176,7 @@ def cells(tab: Tab) -> dict[str, list[str]]:
     return {row[0]: row[1:] for row in rows}
 
 
-def test_every_method_stands_beside_the_one_that_was_trained_with(tab: Tab, run: RunData) -> None:
+def test_every_method_stands_beside_the_one_that_was_trained_with(tab, run):
     _, path = next(one for one in run.episode_files() if one[0] == "iteration 2")
     episode = max(read_episodes(path), key=lambda one: len(one.steps))
     tab.open(address(run, f"#episodes/iteration-2/{episode.episode_id}/1?method=*"))
@@ -201,7 +200,7 @@ def test_every_method_stands_beside_the_one_that_was_trained_with(tab: Tab, run:
     tab.open(address(run, "#episodes/eval-4/0/0?method=rloo"))
 
 
-def test_groups_in_part_show_a_message_and_no_number(tab: Tab, run: RunData, tmp_path: Path) -> None:
+def test_groups_in_part_show_a_message_and_no_number(tab, run, tmp_path):
     folder = shutil.copytree(run.folder, tmp_path / "run")
     path = folder / "episodes" / "iteration-00002.parquet"
     write_episodes(path, read_episodes(path)[:-2])
@@ -214,7 +213,7 @@ def test_groups_in_part_show_a_message_and_no_number(tab: Tab, run: RunData, tmp
 
 
 @pytest.mark.parametrize("width", [390, 1400])
-def test_the_page_fits_its_window(tab: Tab, run: RunData, width: int) -> None:
+def test_the_page_fits_its_window(tab, run, width):
     tab.size(width)
     tab.open(address(run, "#episodes/iteration-2/0/0?in=all&method=*"))
     tab.until("document.querySelector('table.advantages')")
@@ -222,9 +221,7 @@ def test_the_page_fits_its_window(tab: Tab, run: RunData, width: int) -> None:
     assert tab.run(CUT_OFF) == []
 
 
-def test_the_page_opens_on_a_group_whose_rewards_differ_and_shows_the_last_answer(
-    tab: Tab, run: RunData, tmp_path: Path
-) -> None:
+def test_the_page_opens_on_a_group_whose_rewards_differ_and_shows_the_last_answer(tab, run, tmp_path):
     folder = shutil.copytree(run.folder, tmp_path / "run")
     for iteration, best in ((5, 1.0), (6, 0.0)):
         steps = [step(0, reward=best * (i == 3)) for i in range(4)]
@@ -237,7 +234,7 @@ def test_the_page_opens_on_a_group_whose_rewards_differ_and_shows_the_last_answe
 
 
 @pytest.mark.slow
-def test_five_thousand_episodes_are_filtered_while_one_types(tab: Tab, tmp_path: Path) -> None:
+def test_five_thousand_episodes_are_filtered_while_one_types(tab, tmp_path):
     folder = make_run(tmp_path / "large", iterations=20, groups=32, size=8, steps=8, advantages=False)
     began = time.perf_counter()
     run = RunData.load(folder)
@@ -262,9 +259,7 @@ def test_five_thousand_episodes_are_filtered_while_one_types(tab: Tab, tmp_path:
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_the_graph_of_a_group_shows_every_state_and_edge_and_leads_to_its_steps(
-    tab: Tab, run: RunData, dark: bool
-) -> None:
+def test_the_graph_of_a_group_shows_every_state_and_edge_and_leads_to_its_steps(tab, run, dark):
     from trainers.report.graphs import pictures
 
     tab.size(1280, dark=dark)
@@ -306,7 +301,7 @@ CHARTS = """[...document.querySelectorAll('#main-curves figure')].map((figure) =
 })"""
 
 
-def test_curves_tell_a_value_from_its_mean_and_join_no_evaluations(tab: Tab, tmp_path: Path) -> None:
+def test_curves_tell_a_value_from_its_mean_and_join_no_evaluations(tab, tmp_path):
     run = RunData.load(make_run(tmp_path / "long", iterations=20, groups=2, size=2, steps=2))
     write_html(run, [])
     tab.open(address(run))

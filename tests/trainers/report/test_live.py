@@ -73,9 +73,7 @@ def labels(run: LiveRun) -> list[str]:
     return [file["label"] for file in run.state()["files"]]
 
 
-def test_a_run_is_followed_from_nothing_to_its_end_and_through_a_resume(
-    growing: Growing, whole: Path, tmp_path: Path
-) -> None:
+def test_a_run_is_followed_from_nothing_to_its_end_and_through_a_resume(growing, whole, tmp_path):
     run = LiveRun(tmp_path / "craft")
     assert run.state()["begun"] is False and run.part("episodes", "iteration-00001") is None
     versions = [run.now()["version"]]
@@ -92,7 +90,7 @@ def test_a_run_is_followed_from_nothing_to_its_end_and_through_a_resume(
     assert len(run.state()["evaluations"]) > 1
 
 
-def test_a_line_of_metrics_that_is_cut_waits_for_its_rest(growing: Growing) -> None:
+def test_a_line_of_metrics_that_is_cut_waits_for_its_rest(growing):
     folder = growing(2)
     run = LiveRun(folder)
     line = (folder / "metrics.jsonl").read_bytes().splitlines(keepends=True)[-1]
@@ -107,7 +105,7 @@ def test_a_line_of_metrics_that_is_cut_waits_for_its_rest(growing: Growing) -> N
     assert run.state()["problems"] == [] and run.state()["metrics"]["train/success"]["x"] == [1, 2, 3]
 
 
-def test_a_file_of_episodes_that_is_not_whole_is_told_and_a_shard_waited_for(growing: Growing) -> None:
+def test_a_file_of_episodes_that_is_not_whole_is_told_and_a_shard_waited_for(growing):
     folder = growing(2)
     path = folder / "episodes" / "iteration-00002.parquet"
     content, episodes, run = path.read_bytes(), read_episodes(path), LiveRun(folder)
@@ -122,7 +120,7 @@ def test_a_file_of_episodes_that_is_not_whole_is_told_and_a_shard_waited_for(gro
     assert labels(run) == ["iteration 1", "iteration 2"] and run.part("episodes", "iteration-00002") is not None
 
 
-def test_parts_are_those_of_the_report(growing: Growing) -> None:
+def test_parts_are_those_of_the_report(growing):
     folder = growing(3)
     run = LiveRun(folder)
     report = write_html(RunData.load(folder)).read_text()
@@ -132,7 +130,7 @@ def test_parts_are_those_of_the_report(growing: Growing) -> None:
             assert part is not None and f'id="{kind}-{number}">{part}</script>' in report
 
 
-def test_alerts_are_the_warnings_of_the_log_and_what_ended_the_run(growing: Growing) -> None:
+def test_alerts_are_the_warnings_of_the_log_and_what_ended_the_run(growing):
     folder = growing(1)
     with (folder / "run.log").open("wb") as file:
         file.write(b"2026-01-01 10:00:00,123 INFO trainers.train: all is well\n\xff\xfe\n")
@@ -144,7 +142,7 @@ def test_alerts_are_the_warnings_of_the_log_and_what_ended_the_run(growing: Grow
     assert alerts[1] == {"time": "2026-01-01 10:00:59", "level": "warning", "text": "waits 59"}
 
 
-def test_the_activity_of_a_run_and_how_it_ended_are_told(growing: Growing) -> None:
+def test_the_activity_of_a_run_and_how_it_ended_are_told(growing):
     folder = growing(1)
     run, progress = LiveRun(folder), RunProgress(6, plain=True, console=Console(file=io.StringIO()))
     assert run.state()["activity"] is None
@@ -172,7 +170,7 @@ def test_the_activity_of_a_run_and_how_it_ended_are_told(growing: Growing) -> No
         assert run.now()["activity"] is None
 
 
-def test_an_activity_that_cannot_be_written_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_activity_that_cannot_be_written_stops_nothing(tmp_path, caplog):
     (tmp_path / "file").write_text("")
     progress = RunProgress(6, plain=True, console=Console(file=io.StringIO()))
     with ActivityFile(tmp_path / "file", progress, interval=0.01):
@@ -189,7 +187,7 @@ def client(folder: Path, **other: Any) -> FlaskClient:
     return make_app(ServeSettings(folder, **other)).test_client()
 
 
-def test_the_page_and_its_parts_are_served(growing: Growing) -> None:
+def test_the_page_and_its_parts_are_served(growing):
     folder = growing(2)
     http = client(folder)
     page = http.get("/")
@@ -232,9 +230,7 @@ def served(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
     ),
     st.binary(max_size=50),
 )
-def test_no_request_reads_another_file_or_breaks_the_server(
-    served: tuple[Path, FlaskClient], method: str, path: str, headers: dict[str, str], body: bytes
-) -> None:
+def test_no_request_reads_another_file_or_breaks_the_server(served, method, path, headers, body):
     answer = served[1].open(f"/{path}", method=method, headers=headers, data=body)
     if answer.request.host != "localhost":  # the client takes what follows // for a host
         assert answer.status_code == 421
@@ -246,7 +242,7 @@ def test_no_request_reads_another_file_or_breaks_the_server(
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
 
 
-def test_requests_change_nothing(served: tuple[Path, FlaskClient]) -> None:
+def test_requests_change_nothing(served):
     folder, http = served
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     for path in ("/", "/state", "/now", "/episodes/iteration-00001", "/advantages/iteration-00001", "/x"):
@@ -255,7 +251,7 @@ def test_requests_change_nothing(served: tuple[Path, FlaskClient]) -> None:
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
-def test_a_token_is_needed_and_read_from_header_or_cookie(growing: Growing) -> None:
+def test_a_token_is_needed_and_read_from_header_or_cookie(growing):
     folder = growing(1)
     http = client(folder, host="0.0.0.0", token="a-token")
     for path in ("/now", "/state", "/episodes/iteration-00001", "/advantages/iteration-00001", "/nothing"):
@@ -274,7 +270,7 @@ def test_a_token_is_needed_and_read_from_header_or_cookie(growing: Growing) -> N
     assert http.get("/now").status_code == 401
 
 
-def test_without_a_token_only_this_machine_is_served(growing: Growing) -> None:
+def test_without_a_token_only_this_machine_is_served(growing):
     http = client(growing(1))
     for host in ("localhost:8090", "127.0.0.1", "[::1]:8090"):
         assert http.get("/now", headers={"Host": host}).status_code == 200
@@ -293,9 +289,7 @@ def test_without_a_token_only_this_machine_is_served(growing: Growing) -> None:
         (["--advantages", "grpoo"], "grpoo"),
     ],
 )
-def test_what_cannot_be_served_is_refused(
-    growing: Growing, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
+def test_what_cannot_be_served_is_refused(growing, tmp_path, capsys, arguments, message):
     (tmp_path / "token").write_text("secret\n")
     arguments = [str(tmp_path / "token") if one == "TOKEN" else one for one in arguments]
     assert main(["--serve", str(growing(1)), *arguments]) == 2
@@ -305,7 +299,7 @@ def test_what_cannot_be_served_is_refused(
 
 
 @pytest.mark.slow
-def test_the_command_says_where_it_serves_and_ends_with_ctrl_c(growing: Growing) -> None:
+def test_the_command_says_where_it_serves_and_ends_with_ctrl_c(growing):
     process = subprocess.Popen(
         [sys.executable, "-m", "envsuite.cli", "report", str(growing(1)), "--serve", "--port", "0"],
         stderr=subprocess.PIPE, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -328,7 +322,7 @@ def tab(browser: Tab) -> Tab:
 
 
 @pytest.mark.slow
-def test_a_page_follows_a_run_without_a_reload(tab: Tab, growing: Growing, tmp_path: Path) -> None:
+def test_a_page_follows_a_run_without_a_reload(tab, growing, tmp_path):
     with in_thread(make_server(ServeSettings(tmp_path / "craft", port=0))) as server:
         tab.open(server.url)
         tab.run("window.NOT_RELOADED = true")
@@ -368,7 +362,7 @@ def test_a_page_follows_a_run_without_a_reload(tab: Tab, growing: Growing, tmp_p
 
 
 @pytest.mark.slow
-def test_a_phone_enters_the_token_once(tab: Tab, growing: Growing) -> None:
+def test_a_phone_enters_the_token_once(tab, growing):
     tab.size(390)
     with in_thread(make_server(ServeSettings(growing(2), port=0, token="a-token"))) as server:
         tab.open(server.url)

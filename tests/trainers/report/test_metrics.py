@@ -22,11 +22,11 @@ from trainers.report.metrics import MetricsWriter, is_metric, read_metrics
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "metrics.md"
 
 
-def test_the_page_of_metrics_is_what_the_command_prints() -> None:
+def test_the_page_of_metrics_is_what_the_command_prints():
     assert DOCS.read_text(encoding="utf-8") == page(), "run: python -m docs.metrics > docs/metrics.md"
 
 
-def test_what_is_no_metric_is_refused_and_what_is_not_finite_becomes_null(tmp_path: Path) -> None:
+def test_what_is_no_metric_is_refused_and_what_is_not_finite_becomes_null(tmp_path):
     assert is_metric("eval/success/depth-2") and is_metric("diag/a/b") and not is_metric("diag/")
     with closing(MetricsWriter(tmp_path / "m.jsonl")) as writer:
         with pytest.raises(UnknownName, match="Nearest: 'train/loss'"):
@@ -40,9 +40,7 @@ def test_what_is_no_metric_is_refused_and_what_is_not_finite_becomes_null(tmp_pa
 
 @given(st.integers(1, 200))
 @settings(deadline=None)
-def test_a_file_cut_anywhere_reads_as_its_whole_lines_and_can_be_appended_to(
-    tmp_path_factory: pytest.TempPathFactory, cut: int
-) -> None:
+def test_a_file_cut_anywhere_reads_as_its_whole_lines_and_can_be_appended_to(tmp_path_factory, cut):
     path = tmp_path_factory.mktemp("metrics") / "m.jsonl"
     with closing(MetricsWriter(path)) as writer:
         for i in range(5):
@@ -56,7 +54,7 @@ def test_a_file_cut_anywhere_reads_as_its_whole_lines_and_can_be_appended_to(
     assert [record["iteration"] for record in read_metrics(path)] == [*range(whole), 9]
 
 
-def test_a_resume_drops_what_came_after_the_checkpoint_and_keeps_the_rest_to_the_byte(tmp_path: Path) -> None:
+def test_a_resume_drops_what_came_after_the_checkpoint_and_keeps_the_rest_to_the_byte(tmp_path):
     path = tmp_path / "m.jsonl"
     with closing(MetricsWriter(path)) as writer:
         for i in (0, 1, 2):
@@ -72,7 +70,7 @@ def test_a_resume_drops_what_came_after_the_checkpoint_and_keeps_the_rest_to_the
 
 
 @pytest.mark.parametrize("line", [b"{half", b"[1]", b'{"train/loss": 1}', b"\x00\xff"])
-def test_a_damaged_line_is_named(tmp_path: Path, line: bytes) -> None:
+def test_a_damaged_line_is_named(tmp_path, line):
     path = tmp_path / "m.jsonl"
     path.write_bytes(b'{"iteration":1}\n' + line + b"\n" + b'{"iteration":2}\n')
     with pytest.raises(DataError, match=r"m\.jsonl, line 2"):
@@ -95,9 +93,7 @@ def _told(event: RunEvent) -> tuple[object, ...]:
 
 
 @given(st.lists(EVENTS, min_size=1, max_size=4), st.data())
-def test_what_a_killed_write_left_is_passed_over_and_no_other_event_is_lost(
-    tmp_path_factory, events: list[RunEvent], data: st.DataObject
-) -> None:
+def test_what_a_killed_write_left_is_passed_over_and_no_other_event_is_lost(tmp_path_factory, events, data):
     folder = tmp_path_factory.mktemp("run") / "run"
     assert read_events(folder) == []
     for event in events:

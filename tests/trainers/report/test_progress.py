@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -70,7 +69,7 @@ def redraw(progress: RunProgress, stream: io.StringIO, screen: Screen, width: in
 
 
 @pytest.mark.parametrize("width", [40, 80, 120, 200])
-def test_every_line_of_the_display_fits_the_terminal(width: int) -> None:
+def test_every_line_of_the_display_fits_the_terminal(width):
     progress = display(width, io.StringIO())
     progress.stage("evaluation on valid_seen", 256)
     progress.advance(120, waiting="engine: 32 requests, environment worker 3: step 17 of episode 88 " * 3)
@@ -88,7 +87,7 @@ def test_every_line_of_the_display_fits_the_terminal(width: int) -> None:
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_success_that_swings_is_shown_beside_its_mean_and_why_it_swings(width: int) -> None:
+def test_success_that_swings_is_shown_beside_its_mean_and_why_it_swings(width):
     progress = display(width, io.StringIO())
     shares = [0.2, 0.3, 0.3, 0.6, 0.4, 0.5, 0.6, 0.4, 0.5, 0.5, 0.6, 0.6, 0.5, 0.6, 0.5, 0.4, 0.64, 0.3]
     for i, share in enumerate(shares, 1):
@@ -100,7 +99,7 @@ def test_success_that_swings_is_shown_beside_its_mean_and_why_it_swings(width: i
     assert "from 20.0%" in shown or width < 120
 
 
-def test_a_terminal_that_gets_narrower_and_wider_has_one_display_and_all_messages() -> None:
+def test_a_terminal_that_gets_narrower_and_wider_has_one_display_and_all_messages():
     stream, screen = io.StringIO(), Screen()
     progress = display(100, stream)
     progress.console.push_render_hook(progress._region)
@@ -119,7 +118,7 @@ def test_a_terminal_that_gets_narrower_and_wider_has_one_display_and_all_message
     assert [line for line in shown if line.startswith("at ")] == [f"at {w}" for w in (100, 60, 35, 90, 50, 120)]
 
 
-def test_what_others_print_and_warn_stays_above_the_display(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_others_print_and_warn_stays_above_the_display(capsys):
     stream, screen = io.StringIO(), Screen()
     with display(80, stream) as progress:
         progress.stage("rollout", 8)
@@ -135,7 +134,7 @@ def test_what_others_print_and_warn_stays_above_the_display(capsys: pytest.Captu
     assert stream.getvalue().rstrip("\n").endswith("\x1b[?25h"), "the cursor is shown again"
 
 
-def test_the_cursor_comes_back_and_the_thread_ends_when_the_run_fails() -> None:
+def test_the_cursor_comes_back_and_the_thread_ends_when_the_run_fails():
     stream = io.StringIO()
     with pytest.raises(ZeroDivisionError), display(80, stream):
         _ = 1 / 0
@@ -143,13 +142,13 @@ def test_the_cursor_comes_back_and_the_thread_ends_when_the_run_fails() -> None:
     assert "progress" not in [thread.name for thread in threading.enumerate()]
 
 
-def test_a_display_that_nobody_ended_does_not_keep_the_program_alive() -> None:
+def test_a_display_that_nobody_ended_does_not_keep_the_program_alive():
     program = "import sys; from trainers.run.progress import RunProgress; "
     program += "RunProgress(3, plain=True).__enter__(); sys.exit(3)"
     assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 3
 
 
-def test_a_pipe_gets_plain_lines_without_control_codes() -> None:
+def test_a_pipe_gets_plain_lines_without_control_codes():
     stream = io.StringIO()
     with RunProgress(2, console=Console(file=stream, width=80)) as progress:
         progress.message("base model")
@@ -164,9 +163,7 @@ def test_a_pipe_gets_plain_lines_without_control_codes() -> None:
 
 
 @pytest.mark.parametrize("failed", [0.0, 3.0])
-def test_a_plain_line_has_120_characters_at_most_and_the_log_has_all(
-    failed: float, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_plain_line_has_120_characters_at_most_and_the_log_has_all(failed, caplog):
     stream = io.StringIO()
     caplog.set_level(logging.INFO, "trainers.run.progress")
     with RunProgress(1000, console=Console(file=stream, width=80)) as progress:
@@ -177,7 +174,7 @@ def test_a_plain_line_has_120_characters_at_most_and_the_log_has_all(
         assert ("failed 3" in line) == bool(failed) and "grad 0.4" in record.getMessage()
 
 
-def test_a_pipe_gets_a_sign_of_life_while_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipe_gets_a_sign_of_life_while_nothing_ends(monkeypatch):
     monkeypatch.setattr("trainers.run.progress.REFRESH_SECONDS", 0.01)
     now, stream, reads = 0.0, io.StringIO(), list[float]()
 
@@ -199,7 +196,7 @@ def test_a_pipe_gets_a_sign_of_life_while_nothing_ends(monkeypatch: pytest.Monke
     )
 
 
-def test_the_time_left_is_that_of_the_last_iterations_without_the_start() -> None:
+def test_the_time_left_is_that_of_the_last_iterations_without_the_start():
     now = [0.0]
     progress = RunProgress(10, console=Console(quiet=True), clock=lambda: now[0])
     progress.resume_at(5)
@@ -214,7 +211,7 @@ def test_the_time_left_is_that_of_the_last_iterations_without_the_start() -> Non
     assert progress._left_text() == "  left 0:16"
 
 
-def test_the_run_log_has_what_was_said(tmp_path: Path) -> None:
+def test_the_run_log_has_what_was_said(tmp_path):
     path = tmp_path / "run" / "run.log"
     with run_log(path), RunProgress(3, console=Console(quiet=True)) as progress:
         progress.message("half a surrogate: \ud800")
@@ -229,12 +226,12 @@ def test_the_run_log_has_what_was_said(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.floats(0, 1) | st.just(math.nan), max_size=300), st.integers(1, 60), st.booleans())
-def test_a_sparkline_is_never_wider_than_asked(values: list[float], width: int, ascii_only: bool) -> None:
+def test_a_sparkline_is_never_wider_than_asked(values, width, ascii_only):
     line = sparkline(values, width, ascii_only)
     assert len(line) <= width and bool(line) == bool(values)
     assert line.isascii() or not ascii_only
 
 
-def test_a_sparkline_rises_with_its_values_and_a_time_has_hours_where_there_are_some() -> None:
+def test_a_sparkline_rises_with_its_values_and_a_time_has_hours_where_there_are_some():
     assert sparkline([0.0, 0.3, 0.6, 1.0, math.nan], 10) == "▁▃▅█ "
     assert [clock_text(s) for s in (0, 59.6, 3599, 3600, 90061)] == ["0:00", "1:00", "59:59", "1:00:00", "25:01:01"]

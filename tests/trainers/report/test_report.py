@@ -71,9 +71,7 @@ TEXTS = st.text(st.sampled_from("ab\0\U0001f600\U0001f601\ufeffé"), max_size=8)
 
 @given(st.lists(st.lists(st.tuples(TEXTS, TEXTS), max_size=4), max_size=4))
 @settings(max_examples=60, deadline=None)
-def test_every_prompt_and_response_comes_back_from_the_packed_form(
-    tmp_path_factory: pytest.TempPathFactory, texts: list[list[tuple[str, str]]]
-) -> None:
+def test_every_prompt_and_response_comes_back_from_the_packed_form(tmp_path_factory, texts):
     path = tmp_path_factory.mktemp("pack") / "x.parquet"
     episodes = [made_episode(i, *(made_step(t) for t in range(len(pairs)))) for i, pairs in enumerate(texts)]
     write_episodes(path, episodes, text={(i, t): pair for i, pairs in enumerate(texts) for t, pair in enumerate(pairs)})
@@ -81,7 +79,7 @@ def test_every_prompt_and_response_comes_back_from_the_packed_form(
     assert [[(s["prompt"], s["response"]) for s in one["steps"]] for one in found] == texts
 
 
-def test_the_packed_form_has_every_step_of_every_episode(run_folder: Path) -> None:
+def test_the_packed_form_has_every_step_of_every_episode(run_folder):
     path = run_folder / "episodes" / "iteration-00003.parquet"
     rows = [row for row in read_table(path).to_pylist() if row["t"] >= 0]
     steps = [s for one in unpack(pack(path).payload) for s in one["steps"]]
@@ -93,7 +91,7 @@ def test_the_packed_form_has_every_step_of_every_episode(run_folder: Path) -> No
 
 
 @given(st.text())
-def test_data_in_a_script_element_cannot_end_it_and_comes_back(text: str) -> None:
+def test_data_in_a_script_element_cannot_end_it_and_comes_back(text):
     packed = script_json({"text": text + HOSTILE})
     assert "<" not in packed and packed.isascii()
     assert json.loads(packed) == {"text": text + HOSTILE}
@@ -122,7 +120,7 @@ def hostile_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.seconds
-def test_the_report_names_no_other_file_and_what_a_run_says_adds_no_script(hostile_run: Path, run_folder: Path) -> None:
+def test_the_report_names_no_other_file_and_what_a_run_says_adds_no_script(hostile_run, run_folder):
     page = (hostile_run / "report.html").read_text(encoding="utf-8")
     without_data = re.sub(r"<script type=.*?</script>", "", page, flags=re.DOTALL)
     assert re.findall(r"(?:src|href)\s*=\s*\"(?!#|data:)[^\"]*", without_data) == []
@@ -151,7 +149,7 @@ def dom(page: Path, address: str = "", width: int = 1280) -> str:
 
 
 @pytest.mark.slow
-def test_a_browser_shows_results_curves_times_and_the_last_iteration(run_folder: Path) -> None:
+def test_a_browser_shows_results_curves_times_and_the_last_iteration(run_folder):
     write_report(run_folder)
     shown = dom(run_folder / "report.html", "#episodes/iteration-6/0")
     assert "Success on TextCraft-v0, split test" in shown and "depth-3" in shown
@@ -163,7 +161,7 @@ def test_a_browser_shows_results_curves_times_and_the_last_iteration(run_folder:
     assert last["prompt_text"] in shown and last["response_text"] in shown
 
 
-def test_a_browser_shows_hostile_text_as_text(hostile_run: Path) -> None:
+def test_a_browser_shows_hostile_text_as_text(hostile_run):
     shown = dom(hostile_run / "report.html", "#episodes/iteration-2/5/0")
     visible = HOSTILE.replace("\0", "␀").replace("\x1b", "␛")
     assert f"KNOWN-PROMPT {visible}" in shown
@@ -174,7 +172,7 @@ def test_a_browser_shows_hostile_text_as_text(hostile_run: Path) -> None:
 
 
 @pytest.mark.seconds
-def test_a_browser_shows_the_images_of_an_observation_and_none_of_its_history(run_folder: Path) -> None:
+def test_a_browser_shows_the_images_of_an_observation_and_none_of_its_history(run_folder):
     rng = np.random.default_rng(0)
     past, now = (rng.integers(0, 256, (8, 8, 3), np.uint8) for _ in range(2))
     seen = [((past,), 1), ((past, now), 1), ((past, now), 2), ((), 0)]
@@ -192,7 +190,7 @@ def test_a_browser_shows_the_images_of_an_observation_and_none_of_its_history(ru
     assert f'src="data:image/png;base64,{png["now"]}"' in shown and png["past"] not in shown.split("<pre")[0]
 
 
-def test_a_run_that_has_just_begun_has_a_report(tmp_path: Path) -> None:
+def test_a_run_that_has_just_begun_has_a_report(tmp_path):
     (tmp_path / "config.yaml").write_text("name: young\n")
     assert write_report(tmp_path) == tmp_path / "report.html"
     assert write_plots(RunData.load(tmp_path)) == []
@@ -205,7 +203,7 @@ def test_a_run_that_has_just_begun_has_a_report(tmp_path: Path) -> None:
      ("summary.json", b'{"evaluations": [1]}'), ("summary.json", b"[]"), ("metrics.jsonl", b"{\n"),
      ("episodes/iteration-00001.parquet", b"PAR1")],
 )  # fmt: skip
-def test_a_damaged_file_of_a_run_is_named(run_folder: Path, tmp_path: Path, file: str, content: bytes) -> None:
+def test_a_damaged_file_of_a_run_is_named(run_folder, tmp_path, file, content):
     folder = shutil.copytree(run_folder, tmp_path / "run")
     (folder / file).write_bytes(content)
     with pytest.raises(DataError, match=re.escape(file)):
@@ -214,7 +212,7 @@ def test_a_damaged_file_of_a_run_is_named(run_folder: Path, tmp_path: Path, file
 
 
 @pytest.mark.seconds
-def test_the_command_rebuilds_report_plots_and_tables(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_rebuilds_report_plots_and_tables(run_folder, capsys):
     (run_folder / "report.html").unlink(missing_ok=True)
     assert main([str(run_folder), "--format", "markdown"]) == 0
     assert "| tasks | n | before, % | after, % | change |" in capsys.readouterr().out
@@ -227,7 +225,7 @@ def test_the_command_rebuilds_report_plots_and_tables(run_folder: Path, capsys: 
         assert width > 700 and height > 300
 
 
-def test_evaluations_come_before_iterations_and_both_in_order(tmp_path: Path) -> None:
+def test_evaluations_come_before_iterations_and_both_in_order(tmp_path):
     folder = make_run(tmp_path / "run", iterations=1, groups=1, size=1)
     for name in ("eval-00000", "eval-00000-1", "eval-00020", "iteration-00010", "iteration-100000", "other"):
         (folder / "episodes" / f"{name}.parquet").touch()
@@ -245,7 +243,7 @@ EYES = """1 0 0 0 1 0 0 0 1
 .433953 .376219 .189828 .212673 .715152 .072175 .017758 .109477 .872766"""
 
 
-def test_the_colours_of_phases_differ_for_every_eye() -> None:
+def test_the_colours_of_phases_differ_for_every_eye():
     *eyes, white = np.array(EYES.split(), float).reshape(5, 3, 3)
     colours = np.array([list(bytes.fromhex(colour[1:])) for colour in PHASE_COLOURS.values()]) / 255
     for eye in eyes:
@@ -255,13 +253,13 @@ def test_the_colours_of_phases_differ_for_every_eye() -> None:
         assert apart[np.triu_indices(len(lab), 1)].min() > 15
 
 
-def test_times_add_up_to_the_total(run_folder: Path) -> None:
+def test_times_add_up_to_the_total(run_folder):
     run = RunData.load(run_folder)
     total = sum(run.series("time/total")[1]) + sum(run.series("time/eval")[1])
     assert sum(seconds for _, seconds in run.times()) == pytest.approx(total)
 
 
-def test_the_plot_of_success_joins_no_evaluations(run_folder: Path) -> None:
+def test_the_plot_of_success_joins_no_evaluations(run_folder):
     run, axis = RunData.load(run_folder), Figure().subplots()
     _success(run, axis)
     (held_out,) = (one for one in axis.containers if str(one.get_label()).startswith("held-out"))
@@ -270,6 +268,6 @@ def test_the_plot_of_success_joins_no_evaluations(run_folder: Path) -> None:
     assert list(each.get_ydata()) == run.series("train/success")[1]
 
 
-def test_a_moving_mean_of_one_is_the_series() -> None:
+def test_a_moving_mean_of_one_is_the_series():
     assert moving_mean([1.0, 2.0, 6.0], 1) == [1.0, 2.0, 6.0]
     assert moving_mean([1.0, 2.0, 6.0], 2) == [1.0, 1.5, 4.0]

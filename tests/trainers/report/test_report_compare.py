@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from chromium import CUT_OFF, Tab
+from chromium import CUT_OFF
 from scipy.stats import binomtest
 from synthetic_run import make_episodes, make_run
 
@@ -61,7 +61,7 @@ def run_of(tmp_path: Path) -> Runs:
     return make
 
 
-def test_equal_conditions_stand_in_one_table_and_tasks_are_paired(run_of: Runs) -> None:
+def test_equal_conditions_stand_in_one_table_and_tasks_are_paired(run_of):
     one, other = run_of("one", 0.3, 1), run_of("other", 0.9, 2)
     comparison = RunComparison([one, other])
     (table,) = comparison.tables()
@@ -91,9 +91,7 @@ def test_equal_conditions_stand_in_one_table_and_tasks_are_paired(run_of: Runs) 
         ({"kwargs": {"source": "generated"}}, "environment's arguments"),
     ],
 )
-def test_runs_that_are_not_comparable_are_named(
-    run_of: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str], env: Any, differs: str
-) -> None:
+def test_runs_that_are_not_comparable_are_named(run_of, tmp_path, capsys, env, differs):
     one, other = run_of("one"), run_of("other", env=env)
     comparison = RunComparison([one, other])
     (said,) = comparison.warnings()
@@ -105,7 +103,7 @@ def test_runs_that_are_not_comparable_are_named(
     assert differs in capsys.readouterr().err and out.exists()
 
 
-def test_other_tasks_are_not_compared_and_those_with_an_episode_that_failed_are(run_of: Runs) -> None:
+def test_other_tasks_are_not_compared_and_those_with_an_episode_that_failed_are(run_of):
     one, other = run_of("one"), run_of("other")
     episodes = played(0.5, 0)
     failed = [replace(episodes[0], error="crashed", success=False), *episodes[1:]]
@@ -116,12 +114,12 @@ def test_other_tasks_are_not_compared_and_those_with_an_episode_that_failed_are(
         assert [f"tasks {TASKS} and 9" in said for said in comparison.warnings()] == [True] * (tables - 1)
 
 
-def test_settings_that_differ_are_listed_and_no_others(run_of: Runs) -> None:
+def test_settings_that_differ_are_listed_and_no_others(run_of):
     one, other = run_of("one", seed=1), run_of("other", seed=1, optim={"lr": 1e-3})
     assert RunComparison([one, other]).settings() == [("optim.lr", ["0.0001", "0.001"]), ("optim.epochs", ["2", "–"])]  # noqa: RUF001
 
 
-def test_an_evaluation_without_saved_episodes_is_not_paired(run_of: Runs) -> None:
+def test_an_evaluation_without_saved_episodes_is_not_paired(run_of):
     one, other = run_of("one"), run_of("other")
     for path in other.folder.glob("episodes/eval-*"):
         path.unlink()
@@ -129,7 +127,7 @@ def test_an_evaluation_without_saved_episodes_is_not_paired(run_of: Runs) -> Non
     assert table["pairs"][0]["problem"] == "the episodes of other are not saved" and len(table["rows"]) > 1
 
 
-def test_the_last_evaluation_is_found_in_shards_too(run_of: Runs) -> None:
+def test_the_last_evaluation_is_found_in_shards_too(run_of):
     run = run_of("one")
     path = run.folder / "episodes" / "eval-00002.parquet"
     path.unlink()
@@ -139,7 +137,7 @@ def test_the_last_evaluation_is_found_in_shards_too(run_of: Runs) -> None:
     assert found.file == path and len(outcomes(path)) == TASKS
 
 
-def test_repeated_tasks_are_compared_by_their_rates_and_lone_ones_left_out() -> None:
+def test_repeated_tasks_are_compared_by_their_rates_and_lone_ones_left_out():
     counts = ({"a": (2, 1), "b": (2, 2), "c": (1, 1)}, {"a": (2, 2), "b": (1, 1), "d": (1, 1)})
     first, second = (
         {name: ComparedTask((*range(played),), solved, 3.0, "") for name, (played, solved) in tasks.items()}
@@ -152,7 +150,7 @@ def test_repeated_tasks_are_compared_by_their_rates_and_lone_ones_left_out() -> 
     assert compare_outcomes(first, {}) == {"tasks": 0}
 
 
-def test_episodes_that_failed_pair_with_nothing_and_those_without_room_are_not_solved(tmp_path: Path) -> None:
+def test_episodes_that_failed_pair_with_nothing_and_those_without_room_are_not_solved(tmp_path):
     episodes = [replace(one, success=False) for one in played(1.0, 0)[:3]]
     silent = replace(episodes[0], error="no answer", unanswered=True)
     full = replace(episodes[2], error="no room", context_truncated=True)
@@ -160,7 +158,7 @@ def test_episodes_that_failed_pair_with_nothing_and_those_without_room_are_not_s
     assert {name: task.solved for name, task in outcomes(tmp_path / "x.parquet").items()} == {full.task_id: 0}
 
 
-def test_a_run_in_progress_and_runs_of_one_name_can_be_compared(run_of: Runs, tmp_path: Path) -> None:
+def test_a_run_in_progress_and_runs_of_one_name_can_be_compared(run_of, tmp_path):
     one = run_of("one")
     young = tmp_path / "young"
     young.mkdir()
@@ -171,7 +169,7 @@ def test_a_run_in_progress_and_runs_of_one_name_can_be_compared(run_of: Runs, tm
     assert write_comparison(comparison, tmp_path / "page.html").stat().st_size > 10_000
 
 
-def test_what_cannot_be_compared_is_refused(run_of: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_compared_is_refused(run_of, tmp_path, capsys):
     one, other = run_of("one"), run_of("other")
     with pytest.raises(UsageError, match="is there twice"):
         RunComparison([one, one])
@@ -183,9 +181,7 @@ def test_what_cannot_be_compared_is_refused(run_of: Runs, tmp_path: Path, capsys
 
 
 @pytest.mark.parametrize("width", [390, 1400])
-def test_a_browser_shows_the_episodes_of_a_task_side_by_side(
-    browser: Tab, run_of: Runs, tmp_path: Path, width: int
-) -> None:
+def test_a_browser_shows_the_episodes_of_a_task_side_by_side(browser, run_of, tmp_path, width):
     runs = [run_of("<b>one</b>".replace("/", ""), 0.3, 1), run_of("other", 0.9, 2), run_of("third", 0.5, 3)]
     page = write_comparison(RunComparison(runs), tmp_path / "page.html")
     without_namespace = page.read_text().replace("http://www.w3.org/2000/svg", "")

@@ -8,7 +8,6 @@ import zlib
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -39,7 +38,7 @@ def sound(path: Path) -> list[Episode]:
     return [one for one in read_episodes(path) if one.error is None and one.steps]
 
 
-def test_nodes_and_edges_are_those_of_the_state_graph_and_means_those_of_the_estimator(run_folder: Path) -> None:
+def test_nodes_and_edges_are_those_of_the_state_graph_and_means_those_of_the_estimator(run_folder):
     for path in files(run_folder):
         steps = StepTable.from_episodes(sound(path))
         graph, values = StateGraph.of(steps, "success"), GiGPO()(steps).per_step
@@ -68,9 +67,7 @@ def test_nodes_and_edges_are_those_of_the_state_graph_and_means_those_of_the_est
 
 
 @given(count=st.integers(1, 25), links=st.lists(st.tuples(st.integers(0, 24), st.integers(0, 24)), max_size=60))
-def test_layers_are_distances_and_no_two_nodes_of_one_are_on_each_other(
-    count: int, links: list[tuple[int, int]]
-) -> None:
+def test_layers_are_distances_and_no_two_nodes_of_one_are_on_each_other(count, links):
     edges = [(a % count, b % count) for a, b in links]
     edges += [(i, i + 1) for i in range(count - 1)]  # all are reached from the first
     layers = _layers(count, edges, [0])
@@ -84,13 +81,13 @@ def test_layers_are_distances_and_no_two_nodes_of_one_are_on_each_other(
         assert all(b - a >= 1 - 1e-9 for a, b in pairwise(row))
 
 
-def test_a_chain_is_drawn_straight_and_a_fork_on_both_sides() -> None:
+def test_a_chain_is_drawn_straight_and_a_fork_on_both_sides():
     edges = [(0, 1), (1, 2), (2, 3), (2, 4)]
     places = _places(_layers(5, edges, [0]), edges)
     assert places[0] == places[1] == places[2] == pytest.approx((places[3] + places[4]) / 2)
 
 
-def test_what_the_page_gets_are_places_of_episodes_and_steps(run_folder: Path) -> None:
+def test_what_the_page_gets_are_places_of_episodes_and_steps(run_folder):
     path = files(run_folder)[0]
     packed, found = pack(path), pictures(path)
     body = json.loads(zlib.decompress(base64.b64decode(pack_pictures(packed, found))))
@@ -102,7 +99,7 @@ def test_what_the_page_gets_are_places_of_episodes_and_steps(run_folder: Path) -
             assert (source, target, keys) == (edge.source, edge.target, edge.steps)
 
 
-def test_hostile_texts_stay_texts(tmp_path: Path) -> None:
+def test_hostile_texts_stay_texts(tmp_path):
     run = RunData.load(make_run(tmp_path / "run", iterations=1, groups=1, size=4, steps=4))
     (path,) = files(run.folder)
     seen = {"observation": HOSTILE, "action": (ToolCall("go", {"to": HOSTILE}),)}
@@ -121,7 +118,7 @@ def test_hostile_texts_stay_texts(tmp_path: Path) -> None:
 
 
 @pytest.mark.seconds
-def test_the_command_draws_a_group_under_a_method(run_folder: Path, tmp_path: Path, capsys: Any) -> None:
+def test_the_command_draws_a_group_under_a_method(run_folder, tmp_path, capsys):
     for name in ("g.png", "g.svg", "g.pdf"):
         assert main([str(run_folder), "--graph", "1", "--advantages", "grpo", "--out", str(tmp_path / name)]) == 0
         assert (tmp_path / name).stat().st_size > 1000
@@ -134,13 +131,13 @@ def test_the_command_draws_a_group_under_a_method(run_folder: Path, tmp_path: Pa
     assert main([str(run_folder), "--graph", "1", "--out", str(tmp_path / "g.exe")]) == 2
 
 
-def test_a_graph_without_advantages_is_drawn_with_the_reason(tmp_path: Path, capsys: Any) -> None:
+def test_a_graph_without_advantages_is_drawn_with_the_reason(tmp_path, capsys):
     folder = make_run(tmp_path / "run", iterations=1, groups=2, size=4, steps=4, advantages=False)
     assert main([str(folder), "--graph", "1", "--advantages", "ppo", "--out", str(tmp_path / "g.png")]) == 0
     assert "drawn without advantages: ppo needs the" in " ".join(capsys.readouterr().err.split())
 
 
-def test_drawing_takes_any_numbers(tmp_path: Path) -> None:
+def test_drawing_takes_any_numbers(tmp_path):
     nodes = (GraphNode(0.0, 0, 2, 0, "start", (0, 0)), GraphNode(0.0, 1, 0, 1, "end", None))
     picture = GraphPicture(0, nodes, (GraphEdge(0, 0, ((0, 0),)), GraphEdge(0, 1, ((0, 1),))))
     for values in ({}, {(0, 0): 0.0}, {(0, 0): -1e9, (0, 1): 1e-9}):
@@ -148,7 +145,7 @@ def test_drawing_takes_any_numbers(tmp_path: Path) -> None:
     assert (tmp_path / "g.png").stat().st_size > 1000
 
 
-def test_an_episode_that_failed_is_in_no_graph(tmp_path: Path) -> None:
+def test_an_episode_that_failed_is_in_no_graph(tmp_path):
     folder = make_run(tmp_path / "run", iterations=1, groups=1, size=4, steps=4)
     (path,) = files(folder)
     episodes = [replace(one, error="lost" if i == 2 else None) for i, one in enumerate(read_episodes(path))]

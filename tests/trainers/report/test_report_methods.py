@@ -103,7 +103,7 @@ METHODS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(
     ("name", "shards"), [*((name, 1) for name in METHODS), ("gigpo", 2), ("reinforce_pp", 3), ("remax", 2)]
 )
-def test_the_runs_own_method_gives_the_advantages_of_training(run_of: Runs, name: str, shards: int) -> None:
+def test_the_runs_own_method_gives_the_advantages_of_training(run_of, name, shards):
     method = {"shapers": SHAPED, **METHODS[name]}
     run, crediting = run_of(method, shards), crediting_of(method)
     for i, (_, path) in enumerate(run.episode_files(), start=1):
@@ -115,7 +115,7 @@ def test_the_runs_own_method_gives_the_advantages_of_training(run_of: Runs, name
         assert any(abs(value) > 1e-3 for value in wanted.values())
 
 
-def test_other_methods_give_what_their_estimators_give_on_the_same_rewards(run_of: Runs) -> None:
+def test_other_methods_give_what_their_estimators_give_on_the_same_rewards(run_of):
     run = run_of({"estimator": "grpo", "shapers": SHAPED})
     names = ["gigpo", "gigpo/webshop", "hgpo:{depth: 4}", "reinforce_pp", "rloo", "gigpo+scpo"]
     for computed in Advantages(run, names).of_file(run.episode_files()[1][1]):
@@ -133,7 +133,7 @@ def test_other_methods_give_what_their_estimators_give_on_the_same_rewards(run_o
         assert [computed.values[key] for key in keys] == pytest.approx(wanted.tolist(), abs=1e-9)
 
 
-def test_methods_without_their_columns_say_what_they_lack(run: RunData) -> None:
+def test_methods_without_their_columns_say_what_they_lack(run):
     found = {one.method.name: one for one in Advantages(run).of_file(run.episode_files()[0][1])}
     lacking = {name for name, one in found.items() if one.values is None}
     assert lacking == LACKING
@@ -142,14 +142,14 @@ def test_methods_without_their_columns_say_what_they_lack(run: RunData) -> None:
     assert "'greedy_return'" in found["remax"].lacks and "'embedding'" in found["bipace"].lacks
 
 
-def test_a_shaper_that_needs_the_reference_is_no_reason_for_other_rewards(run: RunData) -> None:
+def test_a_shaper_that_needs_the_reference_is_no_reason_for_other_rewards(run):
     run.config["method"]["shapers"] = {"kl_penalty": {"coef": 0.1}}
     own, gigpo, composed = Advantages(run, ["own", "gigpo", "gigpo+scpo"]).of_file(run.episode_files()[0][1])
     assert own.values is None and "kl_penalty" in own.lacks and gigpo.values is None
     assert composed.values is not None  # it brings rewards of its own
 
 
-def test_default_methods_are_not_shown_twice(run: RunData) -> None:
+def test_default_methods_are_not_shown_twice(run):
     names = [method.name for method in Advantages(run, DEFAULT).methods]
     assert names[0] == "own" and "grpo" not in names and len(names) == len(set(names))
 
@@ -164,19 +164,19 @@ def rewritten(run: RunData, change: Callable[[list[Episode]], list[Episode]]) ->
     return lacks
 
 
-def test_groups_that_were_saved_in_part_are_refused(run: RunData) -> None:
+def test_groups_that_were_saved_in_part_are_refused(run):
     assert "group 2 has 3 of its 4 episodes" in rewritten(run, lambda episodes: episodes[:-1])
     assert "8 of the 12 episodes of iteration 1" in rewritten(run, lambda episodes: episodes[:-4])
 
 
-def test_other_advantages_than_the_saved_ones_are_refused(run_of: Runs) -> None:
+def test_other_advantages_than_the_saved_ones_are_refused(run_of):
     run = run_of({"estimator": "gigpo", "options": {"step_weight": 0.5}})
     run.config["method"]["options"]["step_weight"] = 0.7
     (grpo,) = Advantages(run, ["grpo"]).of_file(run.episode_files()[0][1])
     assert grpo.values is None and "differs from the saved advantages" in grpo.lacks
 
 
-def test_without_settings_or_metrics_nothing_is_computed(run: RunData) -> None:
+def test_without_settings_or_metrics_nothing_is_computed(run):
     path = run.episode_files()[0][1]
     run.metrics.clear()
     assert "how many episodes iteration 1 had" in Advantages(run, ["own"]).of_file(path)[0].lacks
@@ -188,7 +188,7 @@ def test_without_settings_or_metrics_nothing_is_computed(run: RunData) -> None:
         assert advantages.of_file(path) == [] and problem in advantages.problem
 
 
-def test_a_radius_that_the_first_iteration_decides_needs_it(run_of: Runs) -> None:
+def test_a_radius_that_the_first_iteration_decides_needs_it(run_of):
     run = run_of({"estimator": "bipace", "options": {"embedder": "ngram_hash", "radius": None}})
     first, second = (path for _, path in run.episode_files())
     first.unlink()
@@ -208,35 +208,31 @@ def test_a_radius_that_the_first_iteration_decides_needs_it(run_of: Runs) -> Non
         ("scpo+gigpo", UsageError, "method of its own"),
     ],
 )
-def test_a_method_that_does_not_exist_is_named(
-    run: RunData, capsys: pytest.CaptureFixture[str], name: str, error: type[Exception], message: str
-) -> None:
+def test_a_method_that_does_not_exist_is_named(run, capsys, name, error, message):
     with pytest.raises(error, match=message):
         Advantages(run, [name])
     assert main([str(run.folder), "--advantages", name]) == 2
     assert message in capsys.readouterr().err
 
 
-def test_settings_are_laid_over_those_of_the_run(run_of: Runs) -> None:
+def test_settings_are_laid_over_those_of_the_run(run_of):
     own = MethodDescription.of_run(run_of({"estimator": "gigpo", "options": {"gamma": 0.9}, "shapers": SHAPED}))
     changed = MethodDescription.from_name("own:{step_weight: 0.5}", own)
     assert changed.options == {"gamma": 0.9, "step_weight": 0.5} and changed.shapers == own.shapers
 
 
-def test_an_estimator_of_a_package_that_is_broken_leaves_the_others(
-    run: RunData, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_estimator_of_a_package_that_is_broken_leaves_the_others(run, monkeypatch):
     monkeypatch.setattr("trainers.report.methods.DEFAULT", ("own", "foreign", "rloo"))
     advantages = Advantages(run, ["own", "foreign", "rloo"])
     assert [method.name for method in advantages.methods] == ["own", "rloo"] and "foreign" in advantages.problem
 
 
-def test_an_addition_alone_is_put_over_its_method(run_of: Runs) -> None:
+def test_an_addition_alone_is_put_over_its_method(run_of):
     own = MethodDescription.of_run(run_of({"estimator": "grpo"}))
     assert MethodDescription.from_name("scpo", own).same_as(MethodDescription.from_name("gigpo+scpo", own))
 
 
-def test_the_command_prints_an_episode_in_80_columns(run: RunData, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_an_episode_in_80_columns(run, capsys):
     assert main([str(run.folder), "--episode", "5"]) == 0
     said = capsys.readouterr()
     computed = [one.values for one in Advantages(run).of_file(run.episode_files()[0][1]) if one.values is not None]
@@ -247,7 +243,7 @@ def test_the_command_prints_an_episode_in_80_columns(run: RunData, capsys: pytes
     assert "no training episode has the id 777" in capsys.readouterr().err
 
 
-def test_packed_advantages_have_the_order_of_the_packed_episodes(run: RunData) -> None:
+def test_packed_advantages_have_the_order_of_the_packed_episodes(run):
     path = run.episode_files()[0][1]
     packed, computed = pack(path), Advantages(run, ["own", "ppo"]).of_file(path)
     own, ppo = json.loads(zlib.decompress(base64.b64decode(pack_advantages(packed, computed))))

@@ -27,7 +27,7 @@ from trainers.report.stats import (
 )
 
 
-def test_an_evaluation_counts_every_episode_but_those_that_failed() -> None:
+def test_an_evaluation_counts_every_episode_but_those_that_failed():
     episodes, _, _ = make_episodes(np.random.default_rng(1), 1, 80, 4, 3, skill=0.7)
     episodes = [replace(e, task_id=str(e.episode_id)) for e in episodes]
     result = evaluate_summary(episodes, "before", "TextCraft-v0", "test", "3f", 0, 0.4, 2.0)
@@ -48,7 +48,7 @@ def test_an_evaluation_counts_every_episode_but_those_that_failed() -> None:
 
 
 @pytest.mark.parametrize("width", [100, 80, 70])
-def test_the_three_tables_hold_the_same_numbers_whatever_the_names_and_the_width(width: int) -> None:
+def test_the_three_tables_hold_the_same_numbers_whatever_the_names_and_the_width(width):
     rng = np.random.default_rng(0)
     long = (
         {} if width == 100 else {f"depth-{depth}": f"pick_{depth}_and_then_place_in_receptacle" for depth in (1, 2, 3)}
@@ -68,13 +68,13 @@ def test_the_three_tables_hold_the_same_numbers_whatever_the_names_and_the_width
 
 
 @pytest.mark.parametrize("damage", [{"strata": []}, {"strata": None}, {"extra": 1}, {"strata": [{"stratum": "all"}]}])
-def test_what_is_no_evaluation_is_refused(damage: dict[str, object]) -> None:
+def test_what_is_no_evaluation_is_refused(damage):
     body = evaluate(np.random.default_rng(0), "after", 3, 0.5).to_json()
     with pytest.raises(DataError, match="not an evaluation result"):
         EvalResult.from_json({**body, **damage})
 
 
-def test_an_evaluation_with_repeated_tasks_is_clustered_and_counts_tasks_and_truncations() -> None:
+def test_an_evaluation_with_repeated_tasks_is_clustered_and_counts_tasks_and_truncations():
     episodes, _, _ = make_episodes(np.random.default_rng(3), 1, 30, 4, 2, 0.5)
     episodes = [
         replace(e, task_id=f"task {e.group_id}", error=None, context_truncated=e.episode_id < 3) for e in episodes
@@ -94,12 +94,12 @@ LOW = StratumResult("all", 20, 4, 0.25, 3.0, 0.10, 0.30, 20)
 HIGH = StratumResult("all", 30, 21, 0.75, 5.0, 0.55, 0.80, 30)
 
 
-def test_an_interval_is_written_as_rate_and_bounds() -> None:
+def test_an_interval_is_written_as_rate_and_bounds():
     assert interval(LOW) == "20.0 [10.0, 30.0]" and percent(0.634) == "63.4"
     assert interval(None) == "–" == difference(LOW, None) == difference(None, LOW)  # noqa: RUF001
 
 
-def test_a_difference_is_marked_only_where_the_intervals_lie_apart() -> None:
+def test_a_difference_is_marked_only_where_the_intervals_lie_apart():
     assert difference(LOW, HIGH) == "+50.0*" and difference(HIGH, LOW) == "-50.0*"
     touching = replace(HIGH, low=LOW.high)
     assert difference(LOW, touching) == "+50.0" and difference(touching, LOW) == "-50.0"
@@ -110,7 +110,7 @@ def result(*strata: StratumResult) -> EvalResult:
     return EvalResult("before", "TextCraft-v0", "test", "3f", 7, 0.4, 2, 1.5, strata, 3)
 
 
-def test_rows_are_sorted_by_stratum_with_all_tasks_last_and_the_larger_number_of_episodes() -> None:
+def test_rows_are_sorted_by_stratum_with_all_tasks_last_and_the_larger_number_of_episodes():
     ten, two = replace(LOW, stratum="depth-10"), replace(HIGH, stratum="depth-2")
     rows = comparison(result(LOW, ten), result(HIGH, two, replace(ten, n=21)))
     assert [row[:2] for row in rows] == [("depth-2", 30), ("depth-10", 21), ("all", 30)]
@@ -118,7 +118,7 @@ def test_rows_are_sorted_by_stratum_with_all_tasks_last_and_the_larger_number_of
     assert rows[2] == ("all", 30, interval(LOW), interval(HIGH), "+50.0*")
 
 
-def test_the_metrics_of_an_evaluation_are_its_figures() -> None:
+def test_the_metrics_of_an_evaluation_are_its_figures():
     deep = replace(HIGH, stratum="depth-2")
     assert result(LOW, deep).metrics() == {
         "eval/success": 0.2, "eval/low": 0.1, "eval/high": 0.3, "eval/score": 0.25, "eval/episode_length": 3.0,
@@ -128,7 +128,7 @@ def test_the_metrics_of_an_evaluation_are_its_figures() -> None:
     assert result(LOW, deep).stratum("depth-2") == deep and result(LOW, deep).stratum("depth-3") is None
 
 
-def test_latex_says_what_it_would_read_as_a_command() -> None:
+def test_latex_says_what_it_would_read_as_a_command():
     odd = replace(HIGH, stratum="50%_of & #1 $2 {a}~^\\")
     text = SHEETS["latex"]([before_after_sheet(result(LOW, odd), result(HIGH, odd))])
     assert r"50\%\_of \& \#1 \$2" in text and r"\toprule" in text and text.count(" & ") == 4 * 3
@@ -137,7 +137,7 @@ def test_latex_says_what_it_would_read_as_a_command() -> None:
 
 
 @pytest.mark.parametrize(("before", "after", "bold"), [(LOW, HIGH, True), (HIGH, LOW, False), (LOW, LOW, False)])
-def test_an_improvement_that_is_one_stands_out(before: StratumResult, after: StratumResult, bold: bool) -> None:
+def test_an_improvement_that_is_one_stands_out(before, after, bold):
     console = Console(width=100, record=True, file=io.StringIO())
     console.print(before_after_table(result(before), result(after)))
     text = console.export_text(styles=True)

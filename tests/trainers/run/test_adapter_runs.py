@@ -43,7 +43,7 @@ def _logits(policy: torch.nn.Module) -> torch.Tensor:
     return out
 
 
-def test_a_checkpoint_is_an_adapter_that_peft_and_transformers_load_and_names_its_base(run: Path) -> None:
+def test_a_checkpoint_is_an_adapter_that_peft_and_transformers_load_and_names_its_base(run):
     checkpoint = run / "checkpoints" / "iteration-00002"
     body = orjson.loads((checkpoint / "adapter_config.json").read_bytes())
     assert body["base_model_name_or_path"] == str(run.parents[1] / "model")
@@ -61,7 +61,7 @@ def _adapter(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "adapter_model.safetensors")
 
 
-def test_an_export_is_an_adapter_or_a_whole_model(run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_export_is_an_adapter_or_a_whole_model(run, tmp_path, capfd):
     alone, whole, short = tmp_path / "alone", tmp_path / "deep" / "whole", tmp_path / "short"
     assert export([str(run), "--output", str(alone)]) == 0
     assert sorted(file.name for file in alone.iterdir()) == [
@@ -93,16 +93,14 @@ def test_an_export_is_an_adapter_or_a_whole_model(run: Path, tmp_path: Path, cap
     assert "names the base" in capfd.readouterr().err and not (tmp_path / "x").exists()
 
 
-def test_a_run_that_trained_the_model_exports_the_model(place: Path, tmp_path: Path) -> None:
+def test_a_run_that_trained_the_model_exports_the_model(place, tmp_path):
     assert main(["--config", str(write_settings(place, iterations=0))]) == 0
     assert export([str(place / "runs" / "tiny"), "--output", str(tmp_path / "model-again")]) == 0
     expected = model("qwen2", len(tokenizer()))
     assert torch.equal(_logits(AutoModelForCausalLM.from_pretrained(tmp_path / "model-again")), _logits(expected))
 
 
-def test_checkpoints_and_exports_are_evaluated_alike(
-    run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_checkpoints_and_exports_are_evaluated_alike(run, tmp_path, capfd):
     assert export([str(run), "--output", str(tmp_path / "whole"), "--merged"]) == 0
     plain, own, found = write_settings(run.parents[1]), run / "config.yaml", []
     checkpoint = run / "checkpoints" / "iteration-00002"
@@ -116,7 +114,7 @@ def test_checkpoints_and_exports_are_evaluated_alike(
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_from_another_runs_adapter_which_is_its_reference(run: Path) -> None:
+def test_a_run_goes_on_from_another_runs_adapter_which_is_its_reference(run):
     place, first = run.parents[1], run / "checkpoints" / "iteration-00002"
     more = {"method": KL, "model": {"path": str(first), "adapter": LORA}, "name": "next", "iterations": 2}
     config = write_settings(place, **more, **{"optim.lr": 1e-5})

@@ -63,7 +63,7 @@ def raised(alarms: Alarms, lines: Sequence[Mapping[str, float | None]], first: i
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_an_alarm_is_raised_once_its_sign_has_lasted_and_not_before(name: str) -> None:
+def test_an_alarm_is_raised_once_its_sign_has_lasted_and_not_before(name):
     rule = RULES[name]
     lines = [normal(rule)] * START + [signed(rule)] * (rule.patience - 1) + [normal(rule)]
     alarms = alone(name)
@@ -75,7 +75,7 @@ def test_an_alarm_is_raised_once_its_sign_has_lasted_and_not_before(name: str) -
 
 
 @pytest.mark.parametrize("name", ["low_entropy", "no_valid_actions"])
-def test_it_is_raised_again_only_after_its_sign_was_absent_as_long_as_it_has_to_last(name: str) -> None:
+def test_it_is_raised_again_only_after_its_sign_was_absent_as_long_as_it_has_to_last(name):
     rule, alarms = RULES[name], alone(name)
     ill, well = [signed(rule)] * rule.patience, [normal(rule)]
     assert len(raised(alarms, [normal(rule)] * START + 4 * ill)) == 1
@@ -84,7 +84,7 @@ def test_it_is_raised_again_only_after_its_sign_was_absent_as_long_as_it_has_to_
     assert len(raised(alarms, ill)) == 1
 
 
-def test_a_warning_that_stands_keeps_no_checkpoint_from_being_the_best_to_go_back_to() -> None:
+def test_a_warning_that_stands_keeps_no_checkpoint_from_being_the_best_to_go_back_to():
     warns, back = RULES["low_entropy"], RULES["gradient"]
     alarms = Alarms(AlarmConfig(rules={"gradient": AlarmRuleConfig(action="return")}))
     raised(alarms, [normal(warns) | normal(back)] * START + [signed(warns) | normal(back)] * warns.patience)
@@ -94,7 +94,7 @@ def test_a_warning_that_stands_keeps_no_checkpoint_from_being_the_best_to_go_bac
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_what_is_missing_or_not_finite_is_no_sign_and_ends_none(name: str) -> None:
+def test_what_is_missing_or_not_finite_is_no_sign_and_ends_none(name):
     rule, alarms = RULES[name], alone(name)
     assert raised(alarms, [normal(rule)] * START + [signed(rule)] * (rule.patience - 1)) == []
     assert raised(alarms, [{}, {rule.metric: None}, {rule.metric: math.nan}, {rule.metric: math.inf}]) == []
@@ -102,7 +102,7 @@ def test_what_is_missing_or_not_finite_is_no_sign_and_ends_none(name: str) -> No
 
 
 @pytest.mark.parametrize("after", range(1, 9))
-def test_alarms_that_go_on_from_their_state_are_those_that_were_not_stopped(after: int) -> None:
+def test_alarms_that_go_on_from_their_state_are_those_that_were_not_stopped(after):
     rule = RULES["repeated_actions"]
     lines = [normal(rule)] * 3 + [signed(rule)] * 3 + [normal(rule)] * 3 + [signed(rule)] * 3
     whole, first, second = Alarms(AlarmConfig()), Alarms(AlarmConfig()), Alarms(AlarmConfig())
@@ -113,7 +113,7 @@ def test_alarms_that_go_on_from_their_state_are_those_that_were_not_stopped(afte
     assert second.state() == whole.state()
 
 
-def test_settings_change_a_rule_or_ignore_it_and_unknown_names_are_refused() -> None:
+def test_settings_change_a_rule_or_ignore_it_and_unknown_names_are_refused():
     lines = [{"train/valid_actions": 0.4}] * 9
     assert raised(Alarms(AlarmConfig()), lines) == []
     changed = AlarmConfig(rules={"no_valid_actions": AlarmRuleConfig(bound=0.5, patience=4, action="pause")})
@@ -126,7 +126,7 @@ def test_settings_change_a_rule_or_ignore_it_and_unknown_names_are_refused() -> 
         AlarmConfig(rules={"valid_action": AlarmRuleConfig()})
 
 
-def test_an_engine_that_is_behind_is_found_by_the_least_gap_and_a_rollout_that_is_meant_to_be_is_not() -> None:
+def test_an_engine_that_is_behind_is_found_by_the_least_gap_and_a_rollout_that_is_meant_to_be_is_not():
     gaps = [1e-6, 4e-3, 5e-3, 5e-3]
     assert raised(alone("engine"), [{"train/logprob_gap": gap, "train/staleness": 0.0} for gap in gaps]) == [
         (3, "engine")
@@ -134,7 +134,7 @@ def test_an_engine_that_is_behind_is_found_by_the_least_gap_and_a_rollout_that_i
     assert raised(alone("engine"), [{"train/logprob_gap": gap, "train/staleness": 1.0} for gap in gaps]) == []
 
 
-def test_the_best_checkpoint_is_by_held_out_success_and_else_by_that_in_training() -> None:
+def test_the_best_checkpoint_is_by_held_out_success_and_else_by_that_in_training():
     training = [
         {"iteration": i, "train/success": value} for i, value in enumerate([0.1, 0.2, 0.9, 0.2, 0.0, 0.0], start=1)
     ]
@@ -145,7 +145,7 @@ def test_the_best_checkpoint_is_by_held_out_success_and_else_by_that_in_training
     assert best_iteration([], training, math.inf) is None
 
 
-def test_the_page_has_the_table_of_the_rules_and_each_reads_metrics_that_exist() -> None:
+def test_the_page_has_the_table_of_the_rules_and_each_reads_metrics_that_exist():
     assert documentation() in (ROOT / "docs" / "alarms.md").read_text(encoding="utf-8")
     for rule in RULES.values():
         names = [rule.metric, rule.against, rule.minus, rule.per, rule.rising, rule.unless]
@@ -180,9 +180,7 @@ def _sent() -> None:
             thread.join()
 
 
-def test_a_webhook_gets_each_event_once_and_its_secret_address_may_be_a_variable(
-    tmp_path: Path, server: tuple[str, list[bytes]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_webhook_gets_each_event_once_and_its_secret_address_may_be_a_variable(tmp_path, server, monkeypatch):
     address, bodies = server
     monkeypatch.setenv("ALARM_ADDRESS", address)
     event = RunEvent("alarm", 3, "alarm ratio: …", {"value": 2.0})
@@ -199,9 +197,7 @@ def test_a_webhook_gets_each_event_once_and_its_secret_address_may_be_a_variable
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:9/secret", "http://127.0.0.1:x/secret", "http://a b/secret"])
-def test_a_webhook_that_does_not_answer_or_is_none_is_logged_without_its_address(
-    address: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_webhook_that_does_not_answer_or_is_none_is_logged_without_its_address(address, tmp_path, caplog):
     EventLog(tmp_path, "craft", address, writes=True)(RunEvent("alarm", 1, "alarm"))
     _sent()
     (warning,) = [one.getMessage() for one in caplog.records if "webhook" in one.getMessage()]
@@ -226,9 +222,7 @@ OTHERS = {"alarms.rules": {name: {"action": "ignore"} for name in RULES}}
 
 
 @pytest.mark.slow
-def test_a_run_that_an_alarm_paused_and_that_goes_on_equals_one_that_was_only_warned(
-    place: Path, ill: None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_an_alarm_paused_and_that_goes_on_equals_one_that_was_only_warned(place, ill, capsys):
     expected = trained(place, **OTHERS)
     warned = place / "runs" / "tiny"
     assert _told(warned) == [("alarm", 3)]
@@ -246,7 +240,7 @@ def test_a_run_that_an_alarm_paused_and_that_goes_on_equals_one_that_was_only_wa
 
 
 @pytest.mark.slow
-def test_a_run_goes_back_to_its_best_checkpoint_and_is_said_to_have(place: Path, ill: None) -> None:
+def test_a_run_goes_back_to_its_best_checkpoint_and_is_said_to_have(place, ill):
     more = {**OTHERS, "alarms.action": "return", "checkpoint_every": 1, "keep_checkpoints": 1, "iterations": 3}
     later = {"iterations": 5, "checkpoint_every": 9, "keep_checkpoints": 2}
     trained(place, **more)
@@ -264,16 +258,14 @@ def test_a_run_goes_back_to_its_best_checkpoint_and_is_said_to_have(place: Path,
 
 
 @pytest.mark.slow
-def test_without_a_checkpoint_of_before_the_sign_a_run_goes_on_as_it_is(
-    place: Path, ill: None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_checkpoint_of_before_the_sign_a_run_goes_on_as_it_is(place, ill, capsys):
     trained(place, **OTHERS, **{"alarms.action": "return", "checkpoint_every": 9})
     assert "no checkpoint of before iteration 3" in capsys.readouterr().out.replace("\n", " ")
     assert _told(place / "runs" / "tiny") == [("alarm", 3)]
 
 
 @pytest.mark.slow
-def test_all_processes_pause_together(place: Path) -> None:
+def test_all_processes_pause_together(place):
     rules = {"no_valid_actions": {"bound": 2.0, "action": "pause"}}
     config = write_settings(place, **{"alarms.rules": rules, "rollout.tasks": 2})
     ended = train("--config", str(config), program=(*BOTH, "-m", "trainers.train"))

@@ -89,9 +89,7 @@ def _is(process: psutil.Process, find: str) -> bool:
 
 
 @TIMES
-def test_an_engine_that_fails_in_its_turn_leaves_a_checkpoint_that_goes_on(
-    place: Path, number: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_engine_that_fails_in_its_turn_leaves_a_checkpoint_that_goes_on(place, number, monkeypatch, capsys):
     config, left = _config(place), random.Random(number).randint(20, 200)
     poll = HFEngine.poll
 
@@ -111,7 +109,7 @@ def test_an_engine_that_fails_in_its_turn_leaves_a_checkpoint_that_goes_on(
 
 
 @TIMES
-def test_an_environment_that_hangs_loses_its_own_episodes_and_is_counted(place: Path, number: int) -> None:
+def test_an_environment_that_hangs_loses_its_own_episodes_and_is_counted(place, number):
     config, run = _config(place, **{"rollout.workers": 3, "rollout.deadline": 2.0}), place / "runs/tiny"
     with _struck(run, random.Random(f"env {number}"), "envsuite.vector.worker:serve", signal.SIGSTOP) as struck:
         assert main(["--config", str(config)]) == 0
@@ -143,9 +141,7 @@ def _resumed(config: Path) -> None:
 
 
 @TIMES
-def test_a_run_whose_update_is_killed_goes_on_from_its_checkpoint_and_leaves_no_process(
-    place: Path, number: int
-) -> None:
+def test_a_run_whose_update_is_killed_goes_on_from_its_checkpoint_and_leaves_no_process(place, number):
     config, rng = _config(place), random.Random(f"update {number}")
     run = _started(config)
     until(lambda: (place / "runs/tiny/metrics.jsonl").exists() or run.poll() is not None, 300)
@@ -160,7 +156,7 @@ def test_a_run_whose_update_is_killed_goes_on_from_its_checkpoint_and_leaves_no_
 
 
 @TIMES
-def test_a_full_disk_stops_the_run_with_a_message_and_it_goes_on(place: Path, number: int) -> None:
+def test_a_full_disk_stops_the_run_with_a_message_and_it_goes_on(place, number):
     """A limit on the size of files fails writes as a full disk does, at whichever file is too large first."""
     config, rng = _config(place), random.Random(f"disk {number}")
     run = _started(config, limit=int(10 ** rng.uniform(3, 5.5)))

@@ -81,9 +81,7 @@ def _metrics(run: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_with_a_staleness_of_0_the_pool_gives_the_synchronous_run_bit_for_bit(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_with_a_staleness_of_0_the_pool_gives_the_synchronous_run_bit_for_bit(place, monkeypatch):
     one, two = _both(place, monkeypatch, iterations=3, checkpoint_every=3, **{"evaluation.every": 0})
     assert _metrics(two) == _metrics(one)
     checkpoints = [weights(run / "checkpoints" / "iteration-00003") for run in (one, two)]
@@ -92,9 +90,7 @@ def test_with_a_staleness_of_0_the_pool_gives_the_synchronous_run_bit_for_bit(
 
 
 @pytest.mark.slow
-def test_groups_without_a_signal_are_replaced_by_those_of_the_synchronous_run(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_groups_without_a_signal_are_replaced_by_those_of_the_synchronous_run(place, monkeypatch):
     """Its engine forgets keys and values before each round: log-probabilities round otherwise, prompts cost more."""
     one, two = _both(place, monkeypatch, **{"method.filters": {"zero_variance": {"refill_rounds": 2}}})
     tokens = [
@@ -110,7 +106,7 @@ def test_groups_without_a_signal_are_replaced_by_those_of_the_synchronous_run(
 
 
 @pytest.mark.parametrize("staleness", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_run_trains_on_the_tasks_of_the_synchronous_one_within_its_staleness(place: Path, staleness: int) -> None:
+def test_a_run_trains_on_the_tasks_of_the_synchronous_one_within_its_staleness(place, staleness):
     assert main(["--config", str(write_settings(place, name="sync"))]) == 0
     assert main(["--config", str(write_settings(place, name="late", **{"rollout.staleness": staleness}))]) == 0
     check(place / "runs/late", staleness)
@@ -127,7 +123,7 @@ def test_a_run_trains_on_the_tasks_of_the_synchronous_one_within_its_staleness(p
     assert names[0] == names[1], "the same evaluations"
 
 
-def test_old_logprobs_are_the_trainers_where_the_sampling_weights_may_be_older() -> None:
+def test_old_logprobs_are_the_trainers_where_the_sampling_weights_may_be_older():
     assert not OptimConfig().recomputes("float32", "hf")
     assert OptimConfig().recomputes("float32", "hf", 1)
     assert not OptimConfig(old_logprobs="engine").recomputes("float32", "hf", 1)
@@ -145,9 +141,7 @@ def _strike_after(count: int, patched: pytest.MonkeyPatch) -> None:
     patched.setattr(GroupPool, "enter", entering)
 
 
-def test_finished_episodes_of_a_checkpoint_are_those_that_the_resumed_run_trains_on(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_finished_episodes_of_a_checkpoint_are_those_that_the_resumed_run_trains_on(place, monkeypatch):
     """A signal comes in the second iteration, when two of its episodes have ended."""
     config = write_settings(place, iterations=3, **{"rollout.staleness": 1, "evaluation.every": 0})
     with monkeypatch.context() as patched:
@@ -171,9 +165,7 @@ def test_finished_episodes_of_a_checkpoint_are_those_that_the_resumed_run_trains
     assert kept == [[*episode.steps] for episode in finished]
 
 
-def test_groups_of_an_iteration_that_is_stopped_while_others_are_replaced_are_not_lost(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_groups_of_an_iteration_that_is_stopped_while_others_are_replaced_are_not_lost(place, monkeypatch):
     refilling = {"method.filters": {"zero_variance": {"refill_rounds": 1}}, "rollout.staleness": 1}
     config = write_settings(place, iterations=2, **refilling, **{"evaluation.every": 0})
     with monkeypatch.context() as patched:
@@ -185,7 +177,7 @@ def test_groups_of_an_iteration_that_is_stopped_while_others_are_replaced_are_no
 
 
 @pytest.mark.slow
-def test_a_run_that_goes_on_with_less_staleness_drops_and_replaces_what_is_too_old(place: Path) -> None:
+def test_a_run_that_goes_on_with_less_staleness_drops_and_replaces_what_is_too_old(place):
     settings = {"rollout.staleness": 3, "rollout.slots": 24, "evaluation.every": 0}
     config = write_settings(place, **settings, iterations=6)
     program = (*KILLED, "checkpoint", "2", str(int(signal.SIGTERM)))
@@ -200,14 +192,14 @@ def test_a_run_that_goes_on_with_less_staleness_drops_and_replaces_what_is_too_o
 
 
 @pytest.mark.slow
-def test_two_processes_train_on_the_groups_of_one(place: Path) -> None:
+def test_two_processes_train_on_the_groups_of_one(place):
     config = write_settings(place, **{"rollout.staleness": 1})
     train("--config", str(config), program=(*BOTH, "-m", "trainers.train"), timeout=400, status=0)
     check(place / "runs/tiny", 1)
 
 
 @pytest.mark.slow
-def test_each_token_has_the_log_probability_of_the_weights_of_its_version(place: Path) -> None:
+def test_each_token_has_the_log_probability_of_the_weights_of_its_version(place):
     settings = {"rollout.staleness": 2, "optim.minibatches": 1, "evaluation.every": 0}
     config = write_settings(place, iterations=5, checkpoint_every=1, keep_checkpoints=9, **settings)
     assert main(["--config", str(config)]) == 0

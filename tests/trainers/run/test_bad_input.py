@@ -7,7 +7,6 @@ import re
 import shlex
 import shutil
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -104,7 +103,7 @@ def fails(capfd: pytest.CaptureFixture[str]) -> Fails:
         ("more", "more"),
     ],
 )
-def test_a_wrong_setting_is_named_with_what_exists(fails: Fails, words: str, told: str) -> None:
+def test_a_wrong_setting_is_named_with_what_exists(fails, words, told):
     fails(2, shlex.split(words), told)
 
 
@@ -121,7 +120,7 @@ def test_a_wrong_setting_is_named_with_what_exists(fails: Fails, words: str, tol
         ("\x00", "c.yaml"),
     ],
 )
-def test_a_wrong_line_of_a_config_file_is_named(tmp_path: Path, fails: Fails, text: str, told: str) -> None:
+def test_a_wrong_line_of_a_config_file_is_named(tmp_path, fails, text, told):
     (tmp_path / "c.yaml").write_text(text)
     fails(2, ["--config", str(tmp_path / "c.yaml")], told)
 
@@ -138,12 +137,12 @@ def test_a_wrong_line_of_a_config_file_is_named(tmp_path: Path, fails: Fails, te
         ({"id": CRAFT, "kwargs": {"tasks": []}}, "envs[0].kwargs.tasks … no task left"),
     ],
 )
-def test_a_wrong_environment_is_named(place: Path, fails: Fails, env: dict[str, object], told: str) -> None:
+def test_a_wrong_environment_is_named(place, fails, env, told):
     fails(2, ["--config", str(write_settings(place, envs=[env]))], told)
     fails(2, ["--config", str(write_settings(place, **{"evaluation.envs": [env]}))], "evaluation.envs[0]")
 
 
-def test_a_model_that_cannot_be_loaded_is_named(place: Path, fails: Fails) -> None:
+def test_a_model_that_cannot_be_loaded_is_named(place, fails):
     config, folder, kept = ["--config", str(write_settings(place))], place / "model", place / "kept"
     fails(1, [*config, "--model.path", str(place / "none")], "model.path … no such folder")
     shutil.copytree(folder, kept)
@@ -168,9 +167,7 @@ def test_a_model_that_cannot_be_loaded_is_named(place: Path, fails: Fails) -> No
 
 
 @pytest.mark.slow
-def test_checkpoints_are_checked_before_a_run_goes_on(
-    place: Path, fails: Fails, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_checkpoints_are_checked_before_a_run_goes_on(place, fails, caplog):
     config = ["--config", str(write_settings(place, iterations=2, checkpoint_every=1, **{"evaluation.every": 0}))]
     fails(1, [*config, "--resume"], "no checkpoint to resume from … without --resume")
     assert main(config) == 0
@@ -199,13 +196,13 @@ def test_checkpoints_are_checked_before_a_run_goes_on(
     fails(1, renamed, "every checkpoint is damaged … --name")
 
 
-def test_a_run_of_one_process_says_that_it_shards_nothing(place: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_run_of_one_process_says_that_it_shards_nothing(place, caplog):
     changes = {"model.shard": "full", "iterations": 0, "evaluation.envs": []}
     assert main(["--config", str(write_settings(place, **changes))]) == 0
     assert "model.shard is full, but the run has one process, which shards nothing" in caplog.text
 
 
-def test_what_print_config_prints_gives_the_same_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_print_config_prints_gives_the_same_config(tmp_path, capsys):
     arguments = ["--config", str(ROOT / "configs/quickstart.yaml"), "--method.options.gamma", "0.5", "--seed", "7"]
     with pytest.raises(SystemExit) as done:
         parse([*arguments, "--print-config"])
@@ -217,7 +214,7 @@ def test_what_print_config_prints_gives_the_same_config(tmp_path: Path, capsys: 
     assert config.seed == 7 and config.method.options["gamma"] == 0.5
 
 
-def test_a_file_goes_over_the_recipe_and_the_command_line_over_both(tmp_path: Path) -> None:
+def test_a_file_goes_over_the_recipe_and_the_command_line_over_both(tmp_path):
     def read(options: dict[str, Any], *words: str, **other: str) -> TrainConfig:
         method = {"recipe": "gigpo", "method": {"options": {"compare": options}, **other}, "seed": 3}
         (tmp_path / "c.yaml").write_text(yaml.safe_dump(method))
@@ -245,7 +242,7 @@ KEYS = ["envs", "model", "optim", "rollout", "method", "sampling", "objective", 
 
 
 @given(st.lists(st.tuples(st.sampled_from(PATHS), WORDS), min_size=1, max_size=3))
-def test_whatever_is_typed_the_settings_are_usable_or_the_error_has_a_message(words: list[tuple[str, str]]) -> None:
+def test_whatever_is_typed_the_settings_are_usable_or_the_error_has_a_message(words):
     arguments = [f"--{path}={word}" for path, word in words]
     try:
         config = parse(arguments).config
@@ -260,7 +257,7 @@ def test_whatever_is_typed_the_settings_are_usable_or_the_error_has_a_message(wo
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*PATHS, *KEYS]), inner, max_size=4),
 ))  # fmt: skip
-def test_whatever_a_file_holds_it_is_taken_or_refused_with_a_message(content: Any) -> None:
+def test_whatever_a_file_holds_it_is_taken_or_refused_with_a_message(content):
     try:
         checked(TrainConfig, content if isinstance(content, dict) else {"optim": content})
     except EnvsuiteError as error:
@@ -268,7 +265,7 @@ def test_whatever_a_file_holds_it_is_taken_or_refused_with_a_message(content: An
         assert not re.search("it must be [A-Z]", str(error)), "a sentence within a sentence"
 
 
-def test_a_setting_of_the_command_line_is_read_as_its_type_wants_it() -> None:
+def test_a_setting_of_the_command_line_is_read_as_its_type_wants_it():
     words = "--name 007 --model.path 1e3 --optim.lr 1e-5 --prompt.think --method.objective.kl=none --recipe gigpo"
     config = parse([*words.split(), "--method.options.gamma=5e-1", "--pool", "null"]).config
     assert (config.name, config.model.path, config.optim.lr, config.prompt.think) == ("007", "1e3", 1e-5, True)
@@ -300,8 +297,8 @@ def test_a_setting_of_the_command_line_is_read_as_its_type_wants_it() -> None:
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
 def test_settings_that_contradict_the_model_are_refused_before_its_weights_are_read(
-    place: Path, fails: Fails, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], told: str
-) -> None:
+    place, fails, monkeypatch, changes, told
+):
     def read(*_: object, **__: object) -> None:
         raise AssertionError("the weights were read")
 

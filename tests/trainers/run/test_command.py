@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from pathlib import Path
 
 import pytest
 from tiny_runs import train, write_settings
@@ -31,9 +30,7 @@ def _printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().out
 
 
-def test_the_first_page_has_the_settings_that_people_change_and_others_have_the_rest(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_first_page_has_the_settings_that_people_change_and_others_have_the_rest(capsys):
     assert _page(capsys, "--help") == {*MAIN} and len(MAIN) <= 35
     assert _page(capsys, "--help-all") == {*PATHS}
     text = " ".join(_printed(capsys, "--help-all").split())
@@ -50,7 +47,7 @@ def test_the_first_page_has_the_settings_that_people_change_and_others_have_the_
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_a_name_of_another_framework_leads_to_a_setting_that_is_there(name: str) -> None:
+def test_a_name_of_another_framework_leads_to_a_setting_that_is_there(name):
     assert FOREIGN[name] in PATHS
     for word in (f"--{name}", f"--{name.replace('_', '-')}", f"--actor_rollout_ref.actor.{name}"):
         if word.removeprefix("--") not in PATHS:
@@ -58,7 +55,7 @@ def test_a_name_of_another_framework_leads_to_a_setting_that_is_there(name: str)
                 parse([word, "1"], TRAIN)
 
 
-def test_a_name_of_another_framework_in_a_file_does_too(tmp_path: Path) -> None:
+def test_a_name_of_another_framework_in_a_file_does_too(tmp_path):
     (tmp_path / "a.yaml").write_text("learning_rate: 0.001")
     with pytest.raises(UnknownName, match=r"a.yaml: there is no setting 'learning_rate'; here it is optim.lr"):
         parse(["--config", str(tmp_path / "a.yaml")], TRAIN)
@@ -77,13 +74,13 @@ def test_a_name_of_another_framework_in_a_file_does_too(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_an_error_on_two_processes_is_one_line(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+def test_an_error_on_two_processes_is_one_line(tmp_path, words, said):
     config = write_settings(tmp_path)
     run = train("--processes", "2", "--config", str(config), *words, program=_program())
     assert run.returncode == 2 and run.stderr.startswith(said) and run.stderr.count("\n") == 1, run.stderr
 
 
-def test_a_process_of_a_launcher_takes_no_number_of_processes(tmp_path: Path) -> None:
+def test_a_process_of_a_launcher_takes_no_number_of_processes(tmp_path):
     run = train("--config", str(write_settings(tmp_path)), "--processes", "2")
     assert run.returncode == 2 and "--processes" in run.stderr and "Traceback" not in run.stderr
 

@@ -46,7 +46,7 @@ def _sampler(seed: int, outcomes: dict[str, list[int]], success: SuccessCurricul
     return sampler
 
 
-def test_a_rate_is_that_of_the_episodes_so_far_with_the_rate_of_the_type_as_one_more() -> None:
+def test_a_rate_is_that_of_the_episodes_so_far_with_the_rate_of_the_type_as_one_more():
     """Counts of an iteration weigh 1, those of the one before 1/2."""
     rates = _sampler(0, OUTCOMES).rates
     easy, hard = (1.5 * 7 + 0.5) / (1.5 * 8 + 1), 0.5 / (1.5 * 4 + 1)
@@ -57,7 +57,7 @@ def test_a_rate_is_that_of_the_episodes_so_far_with_the_rate_of_the_type_as_one_
     assert rates.probability(0, "new") == 1.0
 
 
-def test_a_pass_over_the_tasks_draws_each_with_its_probability() -> None:
+def test_a_pass_over_the_tasks_draws_each_with_its_probability():
     sampler, passes, statistic = _sampler(3, OUTCOMES), 3000, 0.0
     counts: Counter[str] = Counter()
     while counts["new"] < passes:  # it is drawn in every pass
@@ -69,7 +69,7 @@ def test_a_pass_over_the_tasks_draws_each_with_its_probability() -> None:
     assert statistic < chi2.ppf(0.999, 4)
 
 
-def test_tasks_of_equal_success_are_drawn_alike_and_unknown_ones_as_without_a_curriculum() -> None:
+def test_tasks_of_equal_success_are_drawn_alike_and_unknown_ones_as_without_a_curriculum():
     solved = {task: [1, 1, 1, 0] for task in TYPES}
     draws = [_sampler(seed, solved).draw(3) for seed in range(4000)]
     for place in range(3):
@@ -80,14 +80,14 @@ def test_tasks_of_equal_success_are_drawn_alike_and_unknown_ones_as_without_a_cu
         assert all(sorted(passes[i : i + 5]) == sorted(TYPES) for i in range(0, 20, 5)), "each once in a pass"
 
 
-def test_without_a_curriculum_the_draws_are_those_of_before() -> None:
+def test_without_a_curriculum_the_draws_are_those_of_before():
     pools = [TaskPool(tuple("abcde"), 3.0, dict.fromkeys("abcde", "x")), TaskPool(tuple("vwxyz"), 1.0)]
     draws = ["".join(task for _, task in TaskSampler(pools, seed).draw(9)) for seed in (0, 5, 77)]
     assert draws == ["acddaewzb", "cxbezwdac", "zcbeaxavd"]
     assert TaskSampler(pools, 0).state().keys() == {"rng", "orders"}
 
 
-def test_a_sampler_with_rates_goes_on_where_it_was() -> None:
+def test_a_sampler_with_rates_goes_on_where_it_was():
     sampler, other = _sampler(1, OUTCOMES), _sampler(2, {})
     open_groups = dict(enumerate(sampler.draw(2, 7), 7))
     other.load(sampler.state())
@@ -96,7 +96,7 @@ def test_a_sampler_with_rates_goes_on_where_it_was() -> None:
     assert not other.rates.tasks and [sampler.draw(7) for _ in range(5)] == [other.draw(7) for _ in range(5)]
 
 
-def test_a_stage_lasts_its_iterations_and_the_last_one_to_the_end() -> None:
+def test_a_stage_lasts_its_iterations_and_the_last_one_to_the_end():
     assert [HorizonCurriculum([2, 3, 5], 2).limit(i) for i in range(1, 9)] == [2, 2, 3, 3, 5, 5, 5, 5]
 
 
@@ -129,7 +129,7 @@ def _expert(steps: int | None, horizon: int | None) -> list[Episode]:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 5])
-def test_a_plan_ends_an_episode_as_the_horizon_of_an_environment_does(limit: int) -> None:
+def test_a_plan_ends_an_episode_as_the_horizon_of_an_environment_does(limit):
     episodes, whole = _expert(limit, None), _expert(None, None)
     assert episodes == _expert(None, limit) and len(episodes) > 6
     solved = [len(episode.steps) <= limit for episode in whole[:6]]
@@ -143,7 +143,7 @@ def _episodes(run: Path) -> list[list[Episode]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["gigpo", "tree_grpo", "oracle_mc", "remax"])
-def test_a_run_of_one_stage_is_the_run_of_a_shorter_environment(place: Path, recipe: str) -> None:
+def test_a_run_of_one_stage_is_the_run_of_a_shorter_environment(place, recipe):
     shorter = [{"id": "TextCraft-v0", "kwargs": dict(BOOK), "max_episode_steps": 2}]
     found = []
     for changes in ({"rollout.curriculum": {"horizon": {"steps": [2]}}}, {"envs": shorter}):
@@ -159,7 +159,7 @@ def luck(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_draws_by_the_success_of_its_tasks_and_ends_episodes_at_its_stages(place: Path, luck: None) -> None:
+def test_a_run_draws_by_the_success_of_its_tasks_and_ends_episodes_at_its_stages(place, luck):
     changes = {"rollout.tasks": 8, "iterations": 6, "checkpoint_every": 6, **BOTH_KINDS}
     lines = [line for line in trained(place, **changes) if "train/success" in line]
     tasks = load("generated", BOOK["book_seed"], BOOK["goals"])[1]
@@ -178,7 +178,7 @@ def test_a_run_draws_by_the_success_of_its_tasks_and_ends_episodes_at_its_stages
 
 @pytest.mark.slow
 @pytest.mark.parametrize("staleness", [0, 1])
-def test_two_processes_play_the_tasks_of_one(place: Path, staleness: int) -> None:
+def test_two_processes_play_the_tasks_of_one(place, staleness):
     changes = {"rollout.tasks": 4, "rollout.staleness": staleness, "iterations": 5, "evaluation.envs": [], **BOTH_KINDS}
     found = []
     for name, program in (("one", (sys.executable,)), ("two", BOTH)):

@@ -1,18 +1,14 @@
 """``envsuite diagnose``, as it is typed."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
-import pytest
 from tiny_runs import trained, write_settings
 
 from envsuite.cli import main
 from trainers.credit.diagnosis import MEASURES
 
 
-def test_a_models_own_episodes_are_measured_and_written(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_models_own_episodes_are_measured_and_written(place, capfd):
     settings, out = write_settings(place), place / "found" / "diagnosis.json"
     assert main(["diagnose", "--config", str(settings), "--json", str(out), "--rollout.tasks", "3"]) == 0
     shown = capfd.readouterr().out
@@ -27,9 +23,7 @@ def test_a_models_own_episodes_are_measured_and_written(place: Path, capfd: pyte
     assert main(["diagnose", *with_seed]) == 0 and json.loads(out.read_text("utf-8")) == body, "the same episodes again"
 
 
-def test_an_environment_is_named_in_place_of_those_of_the_settings(
-    place: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_an_environment_is_named_in_place_of_those_of_the_settings(place, capfd):
     words = ["--config", str(write_settings(place)), "--rollout.tasks", "1", "--rollout.group_size", "2"]
     assert main(["diagnose", "corridor_world:Corridor-v0", *words]) == 0
     assert capfd.readouterr().out.startswith("corridor_world:Corridor-v0; episodes: 2, groups: 1, failed: 0\n")
@@ -39,7 +33,7 @@ def test_an_environment_is_named_in_place_of_those_of_the_settings(
     assert "rollout.group_size is 1" in capfd.readouterr().err
 
 
-def test_episodes_that_are_there_need_no_model(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_episodes_that_are_there_need_no_model(place, capfd):
     pool = place / "pool"
     trained(place, iterations=2, episodes_every=1, pool={"folder": str(pool)}, **{"evaluation.envs": []})
     run, out = place / "runs" / "tiny", place / "out.json"

@@ -73,9 +73,7 @@ def ended(tmp_path: Path) -> Callable[..., Ended]:
         pytest.param("busy", [1, -9], "killed, or ended without a word; last: ", marks=pytest.mark.slow),
     ],
 )
-def test_when_the_second_process_ends_the_first_names_it(
-    ended: Callable[..., Ended], how: str, codes: list[int], reason: str
-) -> None:
+def test_when_the_second_process_ends_the_first_names_it(ended, how, codes, reason):
     found = ended(how)
     assert found.codes == codes, found.said
     last = found.said[0].splitlines()[-1]
@@ -86,9 +84,7 @@ def test_when_the_second_process_ends_the_first_names_it(
 @pytest.mark.slow
 @pytest.mark.parametrize("struck", [0, 1, 2])
 @pytest.mark.parametrize("how", ["killed", "stopped", "foreign"])
-def test_whichever_of_three_processes_is_lost_one_of_the_others_names_it(
-    ended: Callable[..., Ended], how: str, struck: int
-) -> None:
+def test_whichever_of_three_processes_is_lost_one_of_the_others_names_it(ended, how, struck):
     found = ended(how, ranks=3, struck=struck)
     rest = [rank for rank in range(3) if rank != struck]
     assert [found.codes[rank] for rank in rest] == [1, 1], found.said
@@ -102,9 +98,7 @@ def test_whichever_of_three_processes_is_lost_one_of_the_others_names_it(
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("struck", [1, pytest.param(0, marks=pytest.mark.slow)])
-def test_a_process_waits_no_longer_than_process_timeout_and_says_for_whom_and_what_that_does(
-    ended: Callable[..., Ended], struck: int
-) -> None:
+def test_a_process_waits_no_longer_than_process_timeout_and_says_for_whom_and_what_that_does(ended, struck):
     found = ended("hangs", struck=struck)
     other = 1 - struck
     last = next(line for line in found.said[other].splitlines() if line.startswith("error: "))
@@ -116,7 +110,7 @@ def test_a_process_waits_no_longer_than_process_timeout_and_says_for_whom_and_wh
 
 
 @pytest.mark.seconds
-def test_a_full_disk_in_the_first_process_ends_both_at_once(ended: Callable[..., Ended]) -> None:
+def test_a_full_disk_in_the_first_process_ends_both_at_once(ended):
     found = ended("disk")
     first, second = found.said
     assert found.codes == [1, 1] and found.seconds < 45
@@ -126,13 +120,13 @@ def test_a_full_disk_in_the_first_process_ends_both_at_once(ended: Callable[...,
 
 
 @pytest.mark.seconds
-def test_a_process_that_has_finished_waits_for_the_one_that_still_writes(ended: Callable[..., Ended]) -> None:
+def test_a_process_that_has_finished_waits_for_the_one_that_still_writes(ended):
     found = ended("late")
     assert found.codes == [0, 0] and "error" not in "".join(found.said), found.said
 
 
 @pytest.mark.slow
-def test_a_bug_in_one_process_is_shown_once_with_its_traceback(ended: Callable[..., Ended]) -> None:
+def test_a_bug_in_one_process_is_shown_once_with_its_traceback(ended):
     found = ended("bug")
     first, second = found.said
     assert found.codes == [1, 1] and "TypeError: a bug" in first and "Traceback" in first
@@ -151,13 +145,13 @@ def test_a_bug_in_one_process_is_shown_once_with_its_traceback(ended: Callable[.
         ("ACCELERATE_MIXED_PRECISION", "bf16", "mixed precision … model.compute_dtype"),
     ],
 )
-def test_a_launch_setting_that_is_not_followed_is_refused_by_name(variable: str, value: str, told: str) -> None:
+def test_a_launch_setting_that_is_not_followed_is_refused_by_name(variable, value, told):
     with pytest.raises(ConfigError) as refused:
         check_launch({variable: value})
     assert not lacks(str(refused.value), f"{variable}={value.lower()} … {told}"), refused.value
 
 
-def test_what_accelerate_sets_by_itself_is_not_refused() -> None:
+def test_what_accelerate_sets_by_itself_is_not_refused():
     check_launch({
         "ACCELERATE_MIXED_PRECISION": "no", "ACCELERATE_DYNAMO_BACKEND": "NO", "ACCELERATE_USE_CPU": "True",
         "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "1", "ACCELERATE_USE_FSDP": "false",

@@ -73,7 +73,7 @@ class Notes(ScriptedEngine):
 
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("repeats", [1, 3])
-def test_every_task_of_the_split_is_played_equally_often_by_default(ranks: int, repeats: int) -> None:
+def test_every_task_of_the_split_is_played_equally_often_by_default(ranks, repeats):
     evaluators = [_evaluator(Notes(), Process(ranks, rank), repeats=repeats) for rank in range(ranks)]
     plans = [plan for evaluator in evaluators for plan in evaluator.plans[0]]
     assert Counter(plan.task_id for plan in plans) == dict.fromkeys(SPLIT, repeats)
@@ -83,12 +83,12 @@ def test_every_task_of_the_split_is_played_equally_often_by_default(ranks: int, 
     assert max(sizes) - min(sizes) <= 1
 
 
-def test_a_process_without_an_episode_plays_none() -> None:
+def test_a_process_without_an_episode_plays_none():
     evaluator = _evaluator(Notes(), Process(6, 5), episodes=4)
     assert evaluator.plans == [[]] and evaluator.play(0) == []
 
 
-def test_a_sample_has_no_task_twice_and_does_not_depend_on_the_order_of_the_split() -> None:
+def test_a_sample_has_no_task_twice_and_does_not_depend_on_the_order_of_the_split():
     sample = chosen_tasks(SPLIT, EvalConfig(episodes=3), "x")
     smallest = sorted(SPLIT, key=lambda task: hashlib.sha256(task.encode()).digest())[:3]
     assert sorted(sample) == sorted(smallest) and len(set(sample)) == 3
@@ -99,14 +99,14 @@ def test_a_sample_has_no_task_twice_and_does_not_depend_on_the_order_of_the_spli
     assert chosen_tasks(SPLIT, EvalConfig(episodes=len(SPLIT)), "x") == list(SPLIT)
 
 
-def test_numbers_of_episodes_that_do_not_fit_are_refused_with_those_that_do() -> None:
+def test_numbers_of_episodes_that_do_not_fit_are_refused_with_those_that_do():
     with pytest.raises(ConfigError, match=rf"evaluation.envs\[0\] \(test\) has {len(SPLIT)} tasks; leave it out"):
         _evaluator(Notes(), episodes=len(SPLIT) + 1)
     with pytest.raises(ConfigError, match="a multiple of 2"):
         _evaluator(Notes(), episodes=3, repeats=2)
 
 
-def test_tokens_are_drawn_with_the_settings_of_the_evaluation() -> None:
+def test_tokens_are_drawn_with_the_settings_of_the_evaluation():
     engine = Notes()
     evaluator = _evaluator(engine, sampling={"temperature": 0.4, "top_p": 0.9, "max_tokens": 5})
     assert evaluator.config.rollout.sampling.temperature == 1.0
@@ -116,7 +116,7 @@ def test_tokens_are_drawn_with_the_settings_of_the_evaluation() -> None:
     assert {request.seed for request in engine.asked} == seeds, "of the run, the episode and the step alone"
 
 
-def test_all_evaluations_of_a_run_play_the_same_episodes() -> None:
+def test_all_evaluations_of_a_run_play_the_same_episodes():
     policy = model("qwen2", len(tokenizer()))
     made = []
     for slots in (2, 5):
@@ -129,7 +129,7 @@ def test_all_evaluations_of_a_run_play_the_same_episodes() -> None:
     assert texts[0] == texts[1] == texts[2] == texts[3]
 
 
-def test_the_result_is_over_the_episodes_that_were_played_and_clustered_by_task() -> None:
+def test_the_result_is_over_the_episodes_that_were_played_and_clustered_by_task():
     evaluator = _evaluator(Notes(), repeats=2, sampling={"temperature": 0.4})
     evaluator.engine.sync([], 3)
     result = evaluator.result("before", 0, evaluator.play(0), 1.5)
@@ -140,7 +140,7 @@ def test_the_result_is_over_the_episodes_that_were_played_and_clustered_by_task(
     assert result.manifest_hash == evaluator.tasks[0].hash
 
 
-def test_episodes_that_outgrow_the_context_are_counted_and_not_solved() -> None:
+def test_episodes_that_outgrow_the_context_are_counted_and_not_solved():
     policy = model("qwen2", len(tokenizer()))
     setup = EngineSetup(policy, tokenizer(), checked(TrainConfig, settings(Path("x"))).model, 4)
     evaluator = _evaluator(make_engine("hf", setup, {"max_length": 90}), envs=[{**ENV, "max_episode_steps": 9}])
@@ -150,9 +150,7 @@ def test_episodes_that_outgrow_the_context_are_counted_and_not_solved() -> None:
 
 
 @pytest.mark.parametrize(("episodes", "rows"), [(4, 6), (8, 8), (30, 16)])
-def test_the_engine_of_a_run_has_room_for_the_episodes_that_are_played_at_a_time(
-    place: Path, episodes: int, rows: int
-) -> None:
+def test_the_engine_of_a_run_has_room_for_the_episodes_that_are_played_at_a_time(place, episodes, rows):
     # 2 tasks of 3 episodes
     changes = {"rollout.slots": 16, "evaluation.episodes": episodes, "evaluation.repeats": episodes // 2}
     with RunProgress(1, console=Console(quiet=True)) as progress:
@@ -180,9 +178,7 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
     return made
 
 
-def test_each_episode_is_a_line_with_its_conditions_and_five_seeds_where_tokens_are_drawn(
-    run: Any, tmp_path: Path
-) -> None:
+def test_each_episode_is_a_line_with_its_conditions_and_five_seeds_where_tokens_are_drawn(run, tmp_path):
     ((summary,), _) = run("--out", str(tmp_path / "out"), "--evaluation.episodes", "3", "--policy", "mine")
     results = read_results(tmp_path / "out")
     assert len(results) == 15 == summary["strata"][0]["n"] and {r.seed for r in results} == set(range(5))
@@ -198,7 +194,7 @@ def test_each_episode_is_a_line_with_its_conditions_and_five_seeds_where_tokens_
     assert all(r.prompt_tokens > 0 and 0 < r.answer_tokens <= 6 * r.steps and r.cut <= r.steps for r in results)
 
 
-def test_what_is_there_is_not_played_again_and_a_cut_line_is(run: Any, tmp_path: Path) -> None:
+def test_what_is_there_is_not_played_again_and_a_cut_line_is(run, tmp_path):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     ((summary,), _) = run("--out", str(whole), "--seeds", "2")
     (file,) = whole.glob("*.jsonl")
@@ -211,7 +207,7 @@ def test_what_is_there_is_not_played_again_and_a_cut_line_is(run: Any, tmp_path:
     assert file.read_bytes() == content and third["strata"] == summary["strata"]
 
 
-def test_slots_and_workers_change_no_result(run: Any, tmp_path: Path) -> None:
+def test_slots_and_workers_change_no_result(run, tmp_path):
     """The size of a validation batch is how many episodes share the engine: ``rollout.slots``."""
     found = []
     for slots, workers in ((1, 0), (8, 0), (3, 2)):
@@ -221,14 +217,14 @@ def test_slots_and_workers_change_no_result(run: Any, tmp_path: Path) -> None:
     assert found[0] == found[1] == found[2] and len(found[0]) == 8
 
 
-def test_other_settings_in_the_same_folder_are_refused_by_what_differs(run: Any, tmp_path: Path) -> None:
+def test_other_settings_in_the_same_folder_are_refused_by_what_differs(run, tmp_path):
     run("--out", str(tmp_path / "out"), "--seeds", "1")
     _, err = run("--out", str(tmp_path / "out"), "--seeds", "1", "--prompt.codec", "brackets", status=1)
     assert "prompt" in err and "name another folder" in err
     assert "evaluation.envs is empty" in run("--evaluation.envs", "[]", status=2)[1]
 
 
-def test_results_of_a_model_that_was_trained_again_in_its_folder_are_not_continued(run: Any, tmp_path: Path) -> None:
+def test_results_of_a_model_that_was_trained_again_in_its_folder_are_not_continued(run, tmp_path):
     words = ("--out", str(tmp_path / "out"), "--evaluation.episodes", "1", "--seeds", "1")
     run(*words)
     ((summary,), _) = run(*words)
@@ -241,9 +237,7 @@ def test_results_of_a_model_that_was_trained_again_in_its_folder_are_not_continu
 
 
 @pytest.mark.slow
-def test_a_checkpoint_is_named_by_its_weights_and_other_prompts_are_told(
-    run: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_checkpoint_is_named_by_its_weights_and_other_prompts_are_told(run, tmp_path, caplog):
     assert train(["--config", str(tmp_path / "config.yaml"), "--iterations", "1"]) == 0
     (folder,) = (tmp_path / "runs" / "tiny" / "checkpoints").glob("iteration-*")
     run("--model.path", str(folder), "--out", str(tmp_path / "out"), "--seeds", "1")
@@ -258,7 +252,7 @@ def test_a_checkpoint_is_named_by_its_weights_and_other_prompts_are_told(
     assert "tokenizer.json: not the tokenizer that the checkpoint was saved with" in err
 
 
-def test_a_model_that_is_no_checkpoint_says_nothing_of_its_origin(tmp_path: Path) -> None:
+def test_a_model_that_is_no_checkpoint_says_nothing_of_its_origin(tmp_path):
     assert weights_of(str(tmp_path)) is None and weights_of("HuggingFaceTB/none") is None
     assert origin_of(str(tmp_path)) is None and origin_of("HuggingFaceTB/none") is None
 
@@ -269,7 +263,7 @@ def _priced(url: str, **prices: float) -> tuple[str, ...]:
     return ("--rollout.engine", "openai", "--rollout.engine_options", json.dumps(options))
 
 
-def test_an_endpoints_broken_episodes_are_in_no_rate_and_played_again(run: Any, tmp_path: Path) -> None:
+def test_an_endpoints_broken_episodes_are_in_no_rate_and_played_again(run, tmp_path):
     asked, refuses = 0, True
 
     def script(_: dict[str, Any]) -> Any:
@@ -291,7 +285,7 @@ def test_an_endpoints_broken_episodes_are_in_no_rate_and_played_again(run: Any, 
     assert found == {(None, 20, 10, 40e-6, "endpoint")}
 
 
-def test_cached_tokens_have_a_price_of_their_own_and_answers_without_counts_no_cost(run: Any, tmp_path: Path) -> None:
+def test_cached_tokens_have_a_price_of_their_own_and_answers_without_counts_no_cost(run, tmp_path):
     usage = {"prompt_tokens": 10, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 8}}
     for name, counts, cost in (("counted", usage, 2 * 14e-6), ("uncounted", None, None)):
         with ScriptedEndpoint(lambda body, told=counts: completion("<action>inventory</action>", usage=told)) as server:
@@ -312,7 +306,7 @@ def evaluated(accelerator: Any, folder: str, out: str) -> list[tuple[str, bool]]
 
 
 @pytest.mark.slow
-def test_the_number_of_processes_changes_no_result_and_one_goes_on_where_two_stopped(tmp_path: Path) -> None:
+def test_the_number_of_processes_changes_no_result_and_one_goes_on_where_two_stopped(tmp_path):
     save_model(tmp_path / "model")
     for ranks in (1, 2):
         on_ranks(evaluated, ranks, str(tmp_path), str(tmp_path / f"out-{ranks}"))
@@ -325,7 +319,7 @@ def test_the_number_of_processes_changes_no_result_and_one_goes_on_where_two_sto
     assert played(tmp_path / "out-2") == one and len(shares) == len(one)
 
 
-def test_seeds_are_repeats_and_a_number_of_tasks_is_one_of_each_seed() -> None:
+def test_seeds_are_repeats_and_a_number_of_tasks_is_one_of_each_seed():
     plain = checked(TrainConfig, {"evaluation": {"episodes": 4}})
     assert with_seeds(plain, None, False) is plain
     assert with_seeds(plain, None, True).evaluation == replace(plain.evaluation, repeats=5, episodes=20)

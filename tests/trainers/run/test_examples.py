@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from tiny_runs import BOOK, tokenizer
 
@@ -26,7 +24,7 @@ def _world() -> ToolEnv:
 
 
 @pytest.mark.parametrize("codec", ["tags", "brackets", "tools"])
-def test_examples_are_solved_episodes_of_training_tasks_in_the_form_of_the_codec(codec: Any) -> None:
+def test_examples_are_solved_episodes_of_training_tasks_in_the_form_of_the_codec(codec):
     text = examples_of(ENV, PromptConfig(codec=codec, examples=2))
     one, two = text.split("\n\nExample 2\n")
     assert one.startswith("Example 1\n") and examples_of(ENV, PromptConfig(codec=codec, examples=1)) == one
@@ -47,14 +45,14 @@ def test_examples_are_solved_episodes_of_training_tasks_in_the_form_of_the_codec
         assert terminated and info["success"] and parts[-1].strip() == observation["text"].strip()
 
 
-def test_thoughts_are_shown_where_the_codec_asks_for_them() -> None:
+def test_thoughts_are_shown_where_the_codec_asks_for_them():
     shown = {think: examples_of(ENV, PromptConfig(examples=1, think=think)) for think in (True, False)}
     assert "<think>" in shown[True] and "<think>" not in shown[False]
     short = EnvConfig("TextCraft-v0", "test", dict(BOOK), max_episode_steps=1)
     assert examples_of(short, PromptConfig(examples=1)) == shown[True], "a short horizon does not cut them"
 
 
-def test_they_are_not_the_tasks_of_a_small_evaluation() -> None:
+def test_they_are_not_the_tasks_of_a_small_evaluation():
     world = _world()
     ids = world.tasks.ids("train")
     played = chosen_tasks(ids, EvalConfig(episodes=len(ids) // 2), "x")
@@ -64,7 +62,7 @@ def test_they_are_not_the_tasks_of_a_small_evaluation() -> None:
 
 
 @pytest.mark.parametrize("template", [None, "steps", "sections", "shared"])
-def test_every_prompt_shows_them_once(template: str | None) -> None:
+def test_every_prompt_shows_them_once(template):
     prompt = PromptConfig(examples=1, template=template)
     world, text = _world(), examples_of(ENV, prompt)
     conversation = make_conversation(prompt, tokenizer(), world.tools, world.max_calls, text)
@@ -83,7 +81,7 @@ def test_every_prompt_shows_them_once(template: str | None) -> None:
         ({"template": "FILE"}, "does not show them; write {{ examples }}"),
     ],
 )
-def test_prompts_without_a_place_for_them_are_refused(change: dict[str, Any], told: str, tmp_path: Any) -> None:
+def test_prompts_without_a_place_for_them_are_refused(change, told, tmp_path):
     file = tmp_path / "own.jinja"
     file.write_text("{{ task }} {{ observation }}")
     made = {name: str(file) if value == "FILE" else value for name, value in change.items()}
@@ -92,6 +90,6 @@ def test_prompts_without_a_place_for_them_are_refused(change: dict[str, Any], to
     assert told in str(caught.value)
 
 
-def test_more_than_the_expert_can_show_are_refused() -> None:
+def test_more_than_the_expert_can_show_are_refused():
     with pytest.raises(ConfigError, match=r"prompt.examples is 999, but TextCraft-v0: its expert solves"):
         examples_of(ENV, PromptConfig(examples=999))

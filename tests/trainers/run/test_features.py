@@ -62,7 +62,7 @@ def _excluded(first: str, second: str) -> bool:
     return (first, second) in EXCLUSIONS or (second, first) in EXCLUSIONS
 
 
-def test_the_table_refuses_its_pairs_and_no_others() -> None:
+def test_the_table_refuses_its_pairs_and_no_others():
     assert ON.keys() == FEATURES.keys() and {*sum(EXCLUSIONS, ())} <= FEATURES.keys()
     for first, second in combinations(ON, 2):
         if first.startswith("a method") and second.startswith("a method"):
@@ -99,9 +99,7 @@ def _dotted(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pair", _pairs(), ids=" and ".join)
-def test_two_features_train_together_and_go_on_from_a_checkpoint_to_the_same_end(
-    pair: tuple[str, str], model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_features_train_together_and_go_on_from_a_checkpoint_to_the_same_end(pair, model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "agent.py").write_text(AGENT)
     recipe = next((RECIPES[name] for name in pair if name in RECIPES), "grpo")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from accelerate import Accelerator
 
-from envsuite.core import ToolCall, ToolEnv
+from envsuite.core import ToolCall
 from envsuite.playing.activity import ACTIVITY
 from envsuite.playing.step import REFUSALS, Episode, Step
 from envsuite.playing.timing import Timing
@@ -37,7 +36,7 @@ def episode(number: int, group: int, *steps: Step, **changes: Any) -> Episode:
     return Episode(number, group, "Bandit-v0", f"t{group}", "plain", "train", "Play.", steps, **fields | changes)
 
 
-def test_rates_are_those_of_the_episodes_that_did_not_fail_and_were_sampled() -> None:
+def test_rates_are_those_of_the_episodes_that_did_not_fail_and_were_sampled():
     episodes = [
         episode(1, 1, step(0, 2, 0.0), step(1, 4, 3.0), success=True, score=0.5),
         episode(2, 1, step(0, 3, 1.0, finish_reason="length"), terminated=False, truncated=True),
@@ -80,7 +79,7 @@ def _credited(episodes: list[Episode]) -> Credit:
     return Credit(table, Advantage(per_step=np.zeros(len(table))), np.ones(len(table), np.bool_))
 
 
-def test_invalid_actions_are_told_apart_by_what_refused_them(make_env: Callable[..., ToolEnv]) -> None:
+def test_invalid_actions_are_told_apart_by_what_refused_them(make_env):
     env = make_env("TextCraft-v0", source="generated", goals=4, book_seed=3)
     codec = make_codec("tools")
     steps = []
@@ -109,7 +108,7 @@ def _call(name: str, command: Any) -> str:
     return f"<tool_call>{json.dumps({'name': name, 'arguments': {'command': command}})}</tool_call>"
 
 
-def test_an_action_repeats_the_one_before_or_one_that_was_taken_in_the_same_state() -> None:
+def test_an_action_repeats_the_one_before_or_one_that_was_taken_in_the_same_state():
     def act(t: int, name: str | None, state: str) -> Step:
         return step(t, 1, 0.0, action=None if name is None else (ToolCall(name, {"to": {"n": 1}}),), state_key=state)
 
@@ -123,13 +122,13 @@ def test_an_action_repeats_the_one_before_or_one_that_was_taken_in_the_same_stat
     assert found["train/top_action"] == 5 / 7, "of those that parsed"
 
 
-def test_the_greatest_share_is_that_of_all_processes_together() -> None:
+def test_the_greatest_share_is_that_of_all_processes_together():
     parts = [_count_values(np.array(values, np.int64)) for values in ([1, 1, 2], [2, 2], [])]
     assert _greatest_share(parts) == 3 / 5
     assert _greatest_share(parts[2:]) == 0.0
 
 
-def test_versions_and_limits_are_told() -> None:
+def test_versions_and_limits_are_told():
     mixed = Step(0, range(10), range(3), [-0.5] * 3, [4, 4, 6], "stop", "", "", (), None, True, 0.0)  # type: ignore[arg-type]
     later = Step(0, range(12), range(3), [-0.5] * 3, 7, "stop", "", "", (), None, True, 0.0)  # type: ignore[arg-type]
     old = Step(0, range(10), range(3), [-0.5] * 3, 1, "stop", "", "", (), None, True, 0.0)  # type: ignore[arg-type]
@@ -152,7 +151,7 @@ def test_versions_and_limits_are_told() -> None:
     assert found["train/prompt_cut"] == 1 / 2
 
 
-def test_the_parts_of_an_iteration_add_up_to_all_of_it_and_rates_are_those_of_the_rollout() -> None:
+def test_the_parts_of_an_iteration_add_up_to_all_of_it_and_rates_are_those_of_the_rollout():
     began = time.perf_counter()
     clock = Clock()
     for part in ("rollout", "estimator", "update"):
@@ -171,7 +170,7 @@ def test_the_parts_of_an_iteration_add_up_to_all_of_it_and_rates_are_those_of_th
     assert told["idle/device"] == 1 - (parts[1] + parts[2]) / told["time/total"]
 
 
-def test_the_engine_is_idle_for_a_share_of_the_time_that_its_seconds_are_of() -> None:
+def test_the_engine_is_idle_for_a_share_of_the_time_that_its_seconds_are_of():
     clock = Clock()
     clock.book("rollout")
     timing = Timing(engine=5.0, env=3.0, codec=1.0, longest_episode=2.0)
@@ -180,7 +179,7 @@ def test_the_engine_is_idle_for_a_share_of_the_time_that_its_seconds_are_of() ->
     assert told["rate/tokens"] == 125
 
 
-def test_waits_for_weights_and_for_others_are_in_no_other_part_but_the_rollout() -> None:
+def test_waits_for_weights_and_for_others_are_in_no_other_part_but_the_rollout():
     clock, timing = Clock(), Timing()
     with ACTIVITY.waiting("weights", "sync"):
         time.sleep(0.2)

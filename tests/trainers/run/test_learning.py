@@ -16,7 +16,7 @@ from tiny_runs import model, write_settings
 
 from benchmarks.papers.plans import config_of
 from trainers.imitation.vocabulary import word_tokenizer
-from trainers.papers.index import PaperRun, published_rows
+from trainers.papers.index import published_rows
 from trainers.report.metrics import read_metrics
 from trainers.run.cli import parse
 from trainers.train import main
@@ -47,7 +47,7 @@ def _indifferent(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["gigpo", "grpo", "dr_grpo", "rloo"])
-def test_a_bandit_learns_to_pull_the_rewarded_arm(tmp_path: Path, recipe: str) -> None:
+def test_a_bandit_learns_to_pull_the_rewarded_arm(tmp_path, recipe):
     _indifferent(tmp_path / "model")
     bandit = [{"id": "bandit_world:Bandit-v0"}]
     changes = {"recipe": recipe, "envs": bandit, "evaluation.envs": bandit, "iterations": 12, "optim.lr": 5e-3}
@@ -70,7 +70,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("run", published_rows(), ids=lambda run: run.name)
-def test_a_published_setting_runs(run: PaperRun, models: dict[str, Path], tmp_path: Path) -> None:
+def test_a_published_setting_runs(run, models, tmp_path):
     published = config_of(run)
     words = arguments(run, models[published.envs[0].id], tmp_path)
     small = parse(words).config

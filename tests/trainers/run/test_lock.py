@@ -11,7 +11,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -52,9 +52,7 @@ def _holder(folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.seconds
-def test_a_second_start_is_refused_in_one_line_until_the_first_process_is_killed(
-    place: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_second_start_is_refused_in_one_line_until_the_first_process_is_killed(place, capfd):
     config, folder = str(write_settings(place, iterations=0)), place / "runs" / "tiny"
     with _holder(folder) as holder:
         who = f"in use by trainers.train (pid {holder.pid} on {socket.gethostname()}, since "
@@ -73,9 +71,7 @@ def test_a_second_start_is_refused_in_one_line_until_the_first_process_is_killed
     assert not (folder / NAME).exists() and (folder / "metrics.jsonl").exists()
 
 
-def test_where_there_are_no_locks_a_warning_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_where_there_are_no_locks_a_warning_says_so(tmp_path, monkeypatch, caplog):
     def flock(*_: Any) -> None:  # the system's call alone is replaced
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
@@ -106,9 +102,7 @@ def full(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", str(folder)], check=True)
 
 
-def test_every_command_says_in_one_line_that_the_disk_is_full(
-    full: Path, place: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_every_command_says_in_one_line_that_the_disk_is_full(full, place, capfd):
     config = str(write_settings(place, output=str(full / "runs")))
     assert main(["--config", config]) == 1
     (line,) = capfd.readouterr().err.splitlines()
@@ -123,9 +117,7 @@ def test_every_command_says_in_one_line_that_the_disk_is_full(
 
 
 @pytest.mark.parametrize(("program", "status"), [(run_guarded, 1), (status_of, 2)])
-def test_a_full_disk_anywhere_in_a_program_is_one_line(
-    full: Path, program: Callable[[Callable[[], int]], int], status: int, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_full_disk_anywhere_in_a_program_is_one_line(full, program, status, capfd):
     def saving() -> int:
         save_file({"weights": torch.zeros(100_000)}, full / "model.safetensors")
         return 0
@@ -135,7 +127,7 @@ def test_a_full_disk_anywhere_in_a_program_is_one_line(
     assert "No space left on device" in line and line.endswith("make room and run it again")
 
 
-def test_a_log_that_cannot_be_written_warns_once(full: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_log_that_cannot_be_written_warns_once(full, caplog):
     from trainers.run.log import _LOG, run_log
 
     with run_log(full / "run.log"):
@@ -144,7 +136,7 @@ def test_a_log_that_cannot_be_written_warns_once(full: Path, caplog: pytest.LogC
     assert sum("run.log cannot be written" in record.getMessage() for record in caplog.records) == 1
 
 
-def test_other_errors_are_no_full_disk() -> None:
+def test_other_errors_are_no_full_disk():
     assert is_full(OSError(errno.EDQUOT, "x")) and is_full(SafetensorError("I/O: No space left on device (28)"))
     assert not is_full(OSError(errno.EACCES, "x")) and not is_full(ValueError("x"))
     with pytest.raises(ValueError, match="x"):

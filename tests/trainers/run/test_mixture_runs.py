@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.seconds
-def test_in_float32_following_the_engine_changes_nothing(folder: Path) -> None:
+def test_in_float32_following_the_engine_changes_nothing(folder):
     changes: dict[str, Any] = {**SHORT, "model.gradient_checkpointing": True}
     own = trained(folder, **changes)
     assert _second(folder, **changes) == own
@@ -42,7 +42,7 @@ def test_in_float32_following_the_engine_changes_nothing(folder: Path) -> None:
 
 
 @pytest.mark.seconds
-def test_in_bfloat16_some_tokens_go_elsewhere(folder: Path) -> None:
+def test_in_bfloat16_some_tokens_go_elsewhere(folder):
     own, replayed = _lines(trained(folder, **BF16))[0], _lines(_second(folder, **BF16))[0]
     assert 0.0 < own["train/rerouted_choices"] < own["train/rerouted_tokens"] < 0.5
     assert replayed["train/rerouted_tokens"] > 0.0 and replayed["train/loss"] != own["train/loss"]
@@ -50,7 +50,7 @@ def test_in_bfloat16_some_tokens_go_elsewhere(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, {"rollout.staleness": 1}])
-def test_two_processes_tell_experts_too(folder: Path, changes: dict[str, Any]) -> None:
+def test_two_processes_tell_experts_too(folder, changes):
     settings = write_settings(folder, **BF16, **changes, **{"model.routing": "replay", "model.balance_coef": 0.01})
     train("--config", str(settings), program=(*BOTH, "-m", "trainers.train"), status=0)
     for line in _lines(without_times(folder / "runs" / "tiny")):
@@ -58,6 +58,6 @@ def test_two_processes_tell_experts_too(folder: Path, changes: dict[str, Any]) -
         assert 0.01 < line["train/balance_loss"] < 0.1
 
 
-def test_engines_that_tell_no_experts_are_refused() -> None:
+def test_engines_that_tell_no_experts_are_refused():
     with pytest.raises(ConfigError, match=r"model\.routing is replay, .* but rollout\.engine is vllm"):
         TrainConfig(model=ModelConfig(routing="replay"), rollout=RolloutConfig(engine="vllm"))

@@ -48,9 +48,7 @@ def said(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_the_gradients_and_weights_of_two_nodes_are_those_of_one_process(
-    processes: int, nodes: Nodes, tmp_path: Path
-) -> None:
+def test_the_gradients_and_weights_of_two_nodes_are_those_of_one_process(processes, nodes, tmp_path):
     cases = ["float64", "float64, a copy in each process", "float32", *["float64, hybrid"] * (processes == 2)]
     nodes[1].throttle("50mbit")
     launched = [
@@ -79,7 +77,7 @@ def test_the_gradients_and_weights_of_two_nodes_are_those_of_one_process(
             assert gap < 1e-6, (case, name, gap)
 
 
-def test_an_output_that_one_node_alone_sees_is_refused_at_the_start(nodes: Nodes, tmp_path: Path) -> None:
+def test_an_output_that_one_node_alone_sees_is_refused_at_the_start(nodes, tmp_path):
     file = write_settings(nodes[0].shared, output="/tmp/runs")
     launched = started(nodes, tmp_path, "--config", str(file))
     assert sorted(each.wait(600) for each in launched) == [1, 2], said(tmp_path)
@@ -96,9 +94,7 @@ def iterations(nodes: Nodes) -> int:
 
 
 @pytest.mark.parametrize("process_timeout, restarts", [(30.0, 0), (0.25, 1)], ids=["waited for", "started again"])
-def test_a_link_that_is_cut_for_half_a_minute_ends_no_run(
-    process_timeout: float, restarts: int, nodes: Nodes, tmp_path: Path
-) -> None:
+def test_a_link_that_is_cut_for_half_a_minute_ends_no_run(process_timeout, restarts, nodes, tmp_path):
     settings: dict[str, Any] = {"iterations": 12, "evaluation.every": 0, "checkpoint_every": 2}
     settings |= {"process_timeout": process_timeout, "model.shard": "full" if restarts else "none"}
     file = write_settings(nodes[0].shared, **settings)
@@ -116,7 +112,7 @@ def test_a_link_that_is_cut_for_half_a_minute_ends_no_run(
     assert sum(event.kind == "restart" for event in events) == restarts, said(tmp_path)
 
 
-def test_a_node_that_is_killed_and_comes_back_costs_no_run_and_changes_nothing(nodes: Nodes, tmp_path: Path) -> None:
+def test_a_node_that_is_killed_and_comes_back_costs_no_run_and_changes_nothing(nodes, tmp_path):
     ends = []
     for name in ("undisturbed", "killed"):
         settings: dict[str, Any] = {"name": name, "iterations": 12, "evaluation.every": 0, "checkpoint_every": 2}

@@ -81,14 +81,14 @@ def _saved(folder: Path, arch: str) -> str:
 
 
 @pytest.mark.slow
-def test_each_process_reads_its_own_rows_of_every_architecture(tmp_path: Path) -> None:
+def test_each_process_reads_its_own_rows_of_every_architecture(tmp_path):
     configs = [ModelConfig(path=_saved(tmp_path, arch), shard="full") for arch in COMPUTED]
     assert on_ranks(begun, 2, configs) == [[""] * len(configs)] * 2, "and none was loaded whole"
 
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
-def test_an_adapter_begins_as_in_one_process_on_weights_that_are_read_in_parts(tmp_path: Path, ranks: int) -> None:
+def test_an_adapter_begins_as_in_one_process_on_weights_that_are_read_in_parts(tmp_path, ranks):
     path = str(save_model(tmp_path / "model"))
     trained = model("qwen2", len(tokenizer()))
     add_adapter(trained, LORA, path)
@@ -106,7 +106,7 @@ def test_an_adapter_begins_as_in_one_process_on_weights_that_are_read_in_parts(t
     assert on_ranks(begun, ranks, configs) == [["", "", "", merged]] * ranks
 
 
-def test_files_that_cannot_be_read_in_parts_are_loaded_by_the_first_process_and_say_why(tmp_path: Path) -> None:
+def test_files_that_cannot_be_read_in_parts_are_loaded_by_the_first_process_and_say_why(tmp_path):
     path = save_model(tmp_path / "model", "llama")
     file = path / "model.safetensors"
     tensors = load_file(file)
@@ -122,7 +122,7 @@ def test_files_that_cannot_be_read_in_parts_are_loaded_by_the_first_process_and_
     assert isinstance(outline.weights, FirstProcessWeights) and "lm_head.weight has shape" in outline.weights.reason
 
 
-def test_several_files_with_an_index_are_read_like_one(tmp_path: Path) -> None:
+def test_several_files_with_an_index_are_read_like_one(tmp_path):
     path = save_model(tmp_path / "model")
     model("qwen2", len(tokenizer())).save_pretrained(path, max_shard_size="20KB")
     (path / "model.safetensors").unlink()
@@ -150,7 +150,7 @@ def taken(accelerator: Accelerator, path: str) -> float:
 
 
 @pytest.mark.slow
-def test_no_process_takes_more_than_its_share_and_four_layers(tmp_path: Path) -> None:
+def test_no_process_takes_more_than_its_share_and_four_layers(tmp_path):
     size, layer = large_model(tmp_path)
     tokenizer().save_pretrained(tmp_path)
     for ranks in (1, 2, 4):
@@ -160,7 +160,7 @@ def test_no_process_takes_more_than_its_share_and_four_layers(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("load", [load_model, load_outline])
-def test_a_model_that_cannot_be_read_is_named_by_the_setting_that_gives_it(load: Any, tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_read_is_named_by_the_setting_that_gives_it(load, tmp_path):
     path = save_model(tmp_path / "teacher")
     (path / "model.safetensors").write_bytes(b"no weights")
     with pytest.raises(DataError, match=f"^method.options.teacher {path}: cannot be loaded"):
@@ -225,9 +225,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "wrote_it, reads_it", [(1, 2), (2, 1), *(pytest.param(2, ranks, marks=pytest.mark.slow) for ranks in (2, 3))]
 )
-def test_weights_and_moments_are_bit_equal_on_another_number_of_processes(
-    place: Path, wrote_it: int, reads_it: int
-) -> None:
+def test_weights_and_moments_are_bit_equal_on_another_number_of_processes(place, wrote_it, reads_it):
     path = str(place / "model")
     (expected,) = on_ranks(wrote, 1, path, str(place / "again" / "iteration-1"))
     for steps in (0, 1):  # an optimiser without moments, and one with others
@@ -236,7 +234,7 @@ def test_weights_and_moments_are_bit_equal_on_another_number_of_processes(
             assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
 
 
-def test_each_process_writes_its_share_as_transformers_names_it_and_the_manifest_lists_all(place: Path) -> None:
+def test_each_process_writes_its_share_as_transformers_names_it_and_the_manifest_lists_all(place):
     folder = place / "iteration-2"
     files = {file.name for file in folder.iterdir()}
     for stem in ("model", "optimizer"):
@@ -252,7 +250,7 @@ def test_each_process_writes_its_share_as_transformers_names_it_and_the_manifest
     assert all(torch.equal(p, dict(loaded.named_parameters())[name]) for name, p in one.named_parameters())
 
 
-def test_export_makes_one_file_of_it(place: Path, tmp_path: Path) -> None:
+def test_export_makes_one_file_of_it(place, tmp_path):
     export(place / "iteration-2", tmp_path / "model", merged=False)
     found = WeightFiles(tmp_path / "model")
     assert (tmp_path / "model/model.safetensors").is_file()
@@ -261,7 +259,7 @@ def test_export_makes_one_file_of_it(place: Path, tmp_path: Path) -> None:
     assert all(torch.equal(found.read(name), tensor) for name, tensor in own.items())
 
 
-def test_a_file_of_any_process_that_is_damaged_is_named(place: Path, tmp_path: Path) -> None:
+def test_a_file_of_any_process_that_is_damaged_is_named(place, tmp_path):
     for file in (place / "iteration-2").iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     damaged = tmp_path / "optimizer-00002-of-00002.safetensors"
@@ -287,9 +285,7 @@ def full_disk(accelerator: Accelerator, path: str, folder: str, failing: int) ->
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("failing", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_process_that_cannot_write_leaves_the_older_checkpoint_and_the_others_name_it(
-    place: Path, tmp_path: Path, failing: int
-) -> None:
+def test_a_process_that_cannot_write_leaves_the_older_checkpoint_and_the_others_name_it(place, tmp_path, failing):
     folder = tmp_path / "iteration-1"
     on_ranks(wrote, 2, str(place / "model"), str(folder))
     before = {file.name: file.read_bytes() for file in folder.iterdir()}
@@ -316,7 +312,7 @@ def peaks(accelerator: Accelerator, path: str, folder: str) -> tuple[float, floa
 
 
 @pytest.mark.slow
-def test_no_process_holds_the_whole_state_to_write_or_to_read_it(tmp_path: Path) -> None:
+def test_no_process_holds_the_whole_state_to_write_or_to_read_it(tmp_path):
     size, layer = large_model(tmp_path / "model")
     tokenizer().save_pretrained(tmp_path / "model")
     found = on_ranks(peaks, 2, str(tmp_path / "model"), str(tmp_path / "iteration-1"), timeout=300)

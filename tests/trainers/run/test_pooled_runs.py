@@ -45,7 +45,7 @@ def _said(episode: Episode) -> list[list[int]]:
     return [step.response_ids.tolist() for step in episode.steps]
 
 
-def test_a_run_trains_on_what_another_has_stored_as_that_one_did(tmp_path: Path) -> None:
+def test_a_run_trains_on_what_another_has_stored_as_that_one_did(tmp_path):
     played, taken = tmp_path / "played", tmp_path / "taken"
     for folder in (played, taken):
         save_model(folder / "model")
@@ -67,7 +67,7 @@ def test_a_run_trains_on_what_another_has_stored_as_that_one_did(tmp_path: Path)
             np.testing.assert_array_equal(a.response_ids, b.response_ids)
 
 
-def test_consumption_goes_back_with_the_checkpoint_and_ends_with_the_pool(tmp_path: Path) -> None:
+def test_consumption_goes_back_with_the_checkpoint_and_ends_with_the_pool(tmp_path):
     save_model(tmp_path / "model")
     pool = {"folder": str(tmp_path / "pool")}
     _trained(tmp_path, **{"pool": pool, "iterations": 3})
@@ -114,7 +114,7 @@ def _killed_and_resumed(folder: Path, kills: int, sign: Path | None, **changes: 
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_at_any_moment_takes_each_episode_once(tmp_path: Path) -> None:
+def test_a_run_that_is_killed_at_any_moment_takes_each_episode_once(tmp_path):
     save_model(tmp_path / "model")
     pool = {"folder": str(tmp_path / "pool")}
     _trained(tmp_path, **{"pool": pool, "iterations": 6})
@@ -126,7 +126,7 @@ def test_a_run_that_is_killed_at_any_moment_takes_each_episode_once(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_gateway_that_is_killed_at_any_moment_loses_no_episode_that_it_trained_on(tmp_path: Path) -> None:
+def test_a_gateway_that_is_killed_at_any_moment_loses_no_episode_that_it_trained_on(tmp_path):
     save_model(tmp_path / "model")
     (tmp_path / "agent.py").write_text(AGENT)
     agent = {"run": f"{tmp_path}/agent.py:play"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from accelerate.commands.config.config_args import load_config_from_file
@@ -23,12 +22,12 @@ def _python(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_a_module_that_is_run_has_not_been_imported_before() -> None:
+def test_a_module_that_is_run_has_not_been_imported_before():
     run = _python("-W", "error::RuntimeWarning", "-m", "trainers.report.metrics")
     assert run.returncode == 0 and not run.stderr, run.stderr
 
 
-def test_without_the_extra_the_trainer_names_it() -> None:
+def test_without_the_extra_the_trainer_names_it():
     hidden = "import sys, runpy; sys.modules['torch'] = None; runpy.run_module('trainers.train', run_name='__main__')"
     run = _python("-c", hidden)
     assert run.returncode == 1
@@ -36,7 +35,7 @@ def test_without_the_extra_the_trainer_names_it() -> None:
 
 
 @pytest.mark.seconds
-def test_a_reader_that_stops_early_ends_a_program_without_a_word() -> None:
+def test_a_reader_that_stops_early_ends_a_program_without_a_word():
     reader, writer = os.pipe()
     os.close(reader)
     shown = [sys.executable, "-m", "envsuite.cli", "train", "--help-all"]
@@ -48,7 +47,7 @@ def test_a_reader_that_stops_early_ends_a_program_without_a_word() -> None:
 
 
 @pytest.mark.seconds
-def test_a_run_ends_with_its_report_or_with_how_to_get_it(place: Path) -> None:
+def test_a_run_ends_with_its_report_or_with_how_to_get_it(place):
     few = {"iterations": 1, "evaluation.envs": []}
     assert train(["--config", str(write_settings(place, name="with", report=True, **few))]) == 0
     assert f"report: {place}/runs/with/report.html" in (place / "runs/with/run.log").read_text("utf-8")
@@ -62,9 +61,7 @@ def test_a_run_ends_with_its_report_or_with_how_to_get_it(place: Path) -> None:
 
 
 @pytest.mark.parametrize(("cores", "processes"), [({0}, 1), ({0, 1}, 2), (set(range(64)), 2)])
-def test_the_quick_start_has_two_processes_with_a_thread_each_where_there_are_two_cores(
-    monkeypatch: pytest.MonkeyPatch, cores: set[int], processes: int
-) -> None:
+def test_the_quick_start_has_two_processes_with_a_thread_each_where_there_are_two_cores(monkeypatch, cores, processes):
     launched: list[list[str]] = []
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "platform", "linux")
@@ -81,6 +78,6 @@ def test_the_quick_start_has_two_processes_with_a_thread_each_where_there_are_tw
     assert given.training_script == "trainers.train" and given.module
 
 
-def test_the_quick_start_loses_at_most_three_iterations_and_keeps_its_last_checkpoint() -> None:
+def test_the_quick_start_loses_at_most_three_iterations_and_keeps_its_last_checkpoint():
     config = parse(["--config", "configs/quickstart.yaml"]).config
     assert config.checkpoint_every == 3 and not config.iterations % 3 and config.keep_checkpoints == 2

@@ -47,7 +47,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def test_the_buffer_fills_is_imitated_once_and_is_empty_again(reference: Path) -> None:
+def test_the_buffer_fills_is_imitated_once_and_is_empty_again(reference):
     records = without_times(reference / "runs/tiny")[1:-1]
     updates = [record["replay/updates"] for record in records]
     assert 1.0 in updates and updates[0] == 0.0
@@ -69,7 +69,7 @@ def test_the_buffer_fills_is_imitated_once_and_is_empty_again(reference: Path) -
 
 
 @pytest.mark.slow
-def test_two_processes_fill_one_buffer_and_resume_it(reference: Path, tmp_path: Path) -> None:
+def test_two_processes_fill_one_buffer_and_resume_it(reference, tmp_path):
     script = str(SUPPORT / "even_tokens.py")
     config = _settings(reference, output=str(tmp_path / "runs"), checkpoint_every=1, keep_checkpoints=9)
     train("--config", config, program=(*BOTH, script), status=0)
@@ -91,7 +91,7 @@ def test_two_processes_fill_one_buffer_and_resume_it(reference: Path, tmp_path: 
 
 
 @pytest.mark.slow
-def test_groups_without_variance_are_replaced_until_the_rounds_are_used_up(place: Path) -> None:
+def test_groups_without_variance_are_replaced_until_the_rounds_are_used_up(place):
     method = {"filters": {"zero_variance": {"refill_rounds": 2}}}
     changes = {"recipe": "dapo", "method": method, "evaluation.every": 0, "iterations": 2}
     for record in trained(place, **changes)[1:-1]:
@@ -102,7 +102,7 @@ def test_groups_without_variance_are_replaced_until_the_rounds_are_used_up(place
         assert record["train/steps"] == 0.0
 
 
-def test_a_full_batch_needs_no_further_round(place: Path) -> None:
+def test_a_full_batch_needs_no_further_round(place):
     method = {"filters": {"zero_variance": {"refill_rounds": 3}}, "shapers": {"even_tokens": {}}}
     changes = {"recipe": "dapo", "method": method, "evaluation.every": 0, "iterations": 1, "rollout.group_size": 6}
     record = trained(place, **changes)[1]
@@ -111,7 +111,7 @@ def test_a_full_batch_needs_no_further_round(place: Path) -> None:
 
 
 @pytest.mark.parametrize("per", ["step", "token"])
-def test_divergence_from_the_start_is_charged_in_the_reward(place: Path, per: str) -> None:
+def test_divergence_from_the_start_is_charged_in_the_reward(place, per):
     recipe = "reinforce_pp" if per == "token" else "grpo"
     changes = {"recipe": recipe, "method": {"shapers": {"kl_penalty": {"coef": 1.0, "per": per}}}}
     changes |= {"evaluation.every": 0, "iterations": 2}
@@ -123,9 +123,7 @@ def test_divergence_from_the_start_is_charged_in_the_reward(place: Path, per: st
 
 
 @pytest.mark.parametrize("old", ["auto", "engine"])
-def test_in_bfloat16_the_policy_of_the_start_pays_nothing_for_rounding_but_with_the_engines(
-    place: Path, old: str
-) -> None:
+def test_in_bfloat16_the_policy_of_the_start_pays_nothing_for_rounding_but_with_the_engines(place, old):
     changes = {"recipe": "grpo", "method": {"shapers": {"kl_penalty": {"coef": 1.0, "estimator": "abs"}}}}
     changes |= {"evaluation.envs": [], "iterations": 1, "model.compute_dtype": "bfloat16", "optim.old_logprobs": old}
     (record,) = (line for line in trained(place, **changes) if "shape/kl" in line)
@@ -138,7 +136,7 @@ def _updater(policy: torch.nn.Module, objective: Objective, parts: int = 1) -> U
     return Updater(Accelerator(cpu=True), Policy(policy), sgd, optim, objective)
 
 
-def test_an_update_with_replay_follows_the_sum_of_both_gradients() -> None:
+def test_an_update_with_replay_follows_the_sum_of_both_gradients():
     rng = np.random.default_rng(0)
     objective = Objective(aggregation="seq-mean-token-mean", clip_low=None, clip_high=None)
     own, old = (step_table(np.random.default_rng(seed), 61) for seed in (1, 2))
@@ -154,7 +152,7 @@ def test_an_update_with_replay_follows_the_sum_of_both_gradients() -> None:
     assert updated.replay["tokens"] == len(old.response.values) and updated.train["tokens"] == len(own.response.values)
 
 
-def test_replay_alone_takes_a_step_where_nothing_of_its_own_is_left() -> None:
+def test_replay_alone_takes_a_step_where_nothing_of_its_own_is_left():
     rng = np.random.default_rng(0)
     table = step_table(np.random.default_rng(3), 61)
     updater = _updater(model("qwen2", 61), Objective(), parts=2)
@@ -165,7 +163,7 @@ def test_replay_alone_takes_a_step_where_nothing_of_its_own_is_left() -> None:
     assert updater.steps == 2
 
 
-def test_log_probabilities_are_those_of_the_policy_in_the_order_of_the_tokens() -> None:
+def test_log_probabilities_are_those_of_the_policy_in_the_order_of_the_tokens():
     table = step_table(np.random.default_rng(4), 61)
     policy = model("qwen2", 61)
     found = log_probabilities(Policy(policy), table, OptimConfig(tokens_per_microbatch=50))

@@ -70,7 +70,7 @@ ALONE = (sys.executable, "-m", "envsuite.cli", "train", "--max-restarts", "2")
         (143, "final"),
     ],
 )
-def test_which_ends_are_started_again(how: BaseException | int, kind: str) -> None:
+def test_which_ends_are_started_again(how, kind):
     assert kind_of(how) == kind
 
 
@@ -83,7 +83,7 @@ def _attempt(folder: Path, number: int, **more: str) -> Restarts:
     return Restarts(folder / "run", agents | more)
 
 
-def test_the_attempts_after_an_error_that_would_come_again_end_with_its_status(tmp_path: Path) -> None:
+def test_the_attempts_after_an_error_that_would_come_again_end_with_its_status(tmp_path):
     first = _attempt(tmp_path, 0)
     assert first.status() is None
     first.leave_verdict(PeerFailed("rank 1 ended: the shop is closed"))
@@ -95,7 +95,7 @@ def test_the_attempts_after_an_error_that_would_come_again_end_with_its_status(t
     assert _attempt(tmp_path, 1, TORCHELASTIC_RUN_ID="other").status() is None, "of another launch"
 
 
-def test_a_new_launch_forgets_the_verdict_on_an_earlier_one(tmp_path: Path) -> None:
+def test_a_new_launch_forgets_the_verdict_on_an_earlier_one(tmp_path):
     _attempt(tmp_path, 0).leave_verdict(143)
     assert _attempt(tmp_path, 1).status() == 143
     other = tmp_path / "other"
@@ -104,14 +104,14 @@ def test_a_new_launch_forgets_the_verdict_on_an_earlier_one(tmp_path: Path) -> N
     assert [_attempt(other, number).status() for number in (0, 1)] == [None, None]
 
 
-def test_a_signal_of_the_agent_because_a_machine_joined_is_no_wish_to_stop(tmp_path: Path) -> None:
+def test_a_signal_of_the_agent_because_a_machine_joined_is_no_wish_to_stop(tmp_path):
     _attempt(tmp_path, 0).leave_verdict(143)
     assert _attempt(tmp_path, 0).status() is None, "the agent does not count that as an attempt"
     _attempt(tmp_path, 1).leave_verdict(143)
     assert _attempt(tmp_path, 2).status() == 143
 
 
-def test_an_unknown_error_is_not_tried_twice_at_one_iteration(tmp_path: Path) -> None:
+def test_an_unknown_error_is_not_tried_twice_at_one_iteration(tmp_path):
     run = tmp_path / "run"
     run.mkdir()
     (run / "metrics.jsonl").write_text('{"iteration": 5}\n{"iterat')
@@ -132,9 +132,7 @@ def test_an_unknown_error_is_not_tried_twice_at_one_iteration(tmp_path: Path) ->
         (["--max-restarts", "1", "--launch-config", "configs/accelerate/cpu1.yaml"], "leave --launch-config out"),
     ],
 )
-def test_restarts_that_nobody_would_do_are_refused(
-    words: list[str], text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_restarts_that_nobody_would_do_are_refused(words, text, capsys):
     assert command(["--config", "configs/quickstart.yaml", *words]) == 2
     assert "--max-restarts" in (said := capsys.readouterr().err) and text in said
 
@@ -145,7 +143,7 @@ def _restarts(run: Path) -> list[RunEvent]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(STRIKES))
-def test_losses_at_any_moment_change_nothing(place: Path, seed: int) -> None:
+def test_losses_at_any_moment_change_nothing(place, seed):
     changes: dict[str, Any] = {"name": "reference", "iterations": 12}  # more than all moments come to
     config = write_settings(place, **changes)
     found = train("--config", str(config), program=(*BOTH, "-m", "trainers.train"), timeout=500, status=0)
@@ -173,7 +171,7 @@ def test_losses_at_any_moment_change_nothing(place: Path, seed: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("error, tries", [("TypeError", 1), ("RuntimeError", 2)])
-def test_an_error_of_the_code_ends_the_run(place: Path, error: str, tries: int) -> None:
+def test_an_error_of_the_code_ends_the_run(place, error, tries):
     """Unlike of a device, of which torch says no more than RuntimeError: that is tried once more."""
     config = write_settings(place)
     program = (*BOTH, "--max_restarts", "3", STRUCK, "0", ",".join(2 * [error]))
@@ -198,7 +196,7 @@ def _worker(launcher: subprocess.Popen[str]) -> psutil.Process:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("whom", ["launcher", "process"])
-def test_a_run_that_is_asked_to_stop_is_not_started_again(place: Path, whom: str) -> None:
+def test_a_run_that_is_asked_to_stop_is_not_started_again(place, whom):
     launcher, out = _begun(write_settings(place, iterations=400))
     (launcher if whom == "launcher" else _worker(launcher)).send_signal(signal.SIGTERM)
     assert launcher.wait(300) == 143, out.read_text()
@@ -211,7 +209,7 @@ def _gone_on(run: Path, times: int, launcher: subprocess.Popen[str]) -> bool:
 
 
 @pytest.mark.slow
-def test_one_process_is_started_again_until_the_restarts_are_used_up(place: Path) -> None:
+def test_one_process_is_started_again_until_the_restarts_are_used_up(place):
     launcher, out = _begun(write_settings(place, iterations=400))
     for number in range(3):
         worker = _worker(launcher)
@@ -226,7 +224,7 @@ def test_one_process_is_started_again_until_the_restarts_are_used_up(place: Path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("patience", [30, 4])
-def test_an_environment_server_that_is_killed_and_comes_back_changes_nothing(place: Path, patience: int) -> None:
+def test_an_environment_server_that_is_killed_and_comes_back_changes_nothing(place, patience):
     """Within the client's patience no episode is lost; after it all of them are, and the run starts again."""
     port = 20000 + os.getpid() % 10000
     words = [sys.executable, "-m", "envsuite.cli", "serve", "http", "TextCraft-v0", "--port", str(port)]

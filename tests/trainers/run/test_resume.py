@@ -58,7 +58,7 @@ def _same_settings(reference: Path) -> Path:
 
 
 @pytest.mark.seconds
-def test_a_run_killed_between_two_checkpoints_and_resumed_equals_one_that_was_not(reference: Path) -> None:
+def test_a_run_killed_between_two_checkpoints_and_resumed_equals_one_that_was_not(reference):
     config = _same_settings(reference)
     run = config.parent / "other" / "reference"
     code, _ = _struck("metrics", 3, signal.SIGKILL, config)
@@ -73,7 +73,7 @@ def test_a_run_killed_between_two_checkpoints_and_resumed_equals_one_that_was_no
 
 
 @pytest.mark.seconds
-def test_damaged_metrics_forbid_no_resuming(reference: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_metrics_forbid_no_resuming(reference, caplog):
     config, metrics = str(reference.parents[1] / "config.yaml"), reference / "metrics.jsonl"
     first, _, *rest = metrics.read_bytes().splitlines(keepends=True)
     metrics.write_bytes(b"".join([first, bytes(40), b"\n", *rest, b"{half\n"]))
@@ -91,7 +91,7 @@ def test_damaged_metrics_forbid_no_resuming(reference: Path, caplog: pytest.LogC
     "moment, number",
     [("metrics", 1), ("checkpoint", 2), ("metrics", 4), ("checkpoint", 4), ("rollout", 1), ("rollout", 4)],
 )
-def test_wherever_a_run_is_killed_it_resumes_to_the_same_end(reference: Path, moment: str, number: int) -> None:
+def test_wherever_a_run_is_killed_it_resumes_to_the_same_end(reference, moment, number):
     config = _same_settings(reference)
     code, _ = _struck(moment, number, signal.SIGKILL, config)
     assert code == -signal.SIGKILL
@@ -112,9 +112,7 @@ def test_wherever_a_run_is_killed_it_resumes_to_the_same_end(reference: Path, mo
         pytest.param(signal.SIGINT, "metrics", 4, marks=pytest.mark.slow),
     ],
 )
-def test_a_signal_leaves_a_checkpoint_that_resumes_to_the_same_end(
-    reference: Path, kind: signal.Signals, moment: str, number: int
-) -> None:
+def test_a_signal_leaves_a_checkpoint_that_resumes_to_the_same_end(reference, kind, moment, number):
     config = _same_settings(reference)
     code, said = _struck(moment, number, kind, config)
     assert code == 128 + kind, said
@@ -124,7 +122,7 @@ def test_a_signal_leaves_a_checkpoint_that_resumes_to_the_same_end(
 
 
 @pytest.mark.slow
-def test_a_second_interrupt_stops_at_once(place: Path) -> None:
+def test_a_second_interrupt_stops_at_once(place):
     config = write_settings(place, iterations=50)
     script = (
         "import os, signal, sys; from trainers.report.metrics import MetricsWriter; from trainers.train import main\n"
@@ -171,7 +169,7 @@ def _load(folder: Path, accelerator: Accelerator, config: Mapping[str, Any] = CO
     checkpoint.load(folder, accelerator, model("qwen2", len(tokenizer()), 9), parts, config)
 
 
-def test_a_part_gets_back_what_it_gave(tmp_path: Path, accelerator: Accelerator) -> None:
+def test_a_part_gets_back_what_it_gave(tmp_path, accelerator):
     tree = {
         "steps": 3, "words": ["a", None, 0.5], "none": {}, "array": np.arange(6, dtype=np.int32).reshape(2, 3),
         "deep": [{"tensor": torch.ones(2, dtype=torch.bfloat16)}, {"flags": np.array([True, False])}],
@@ -187,7 +185,7 @@ def test_a_part_gets_back_what_it_gave(tmp_path: Path, accelerator: Accelerator)
     assert found["deep"][1]["flags"].tolist() == [True, False]
 
 
-def test_what_does_not_fit_is_named(tmp_path: Path, accelerator: Accelerator) -> None:
+def test_what_does_not_fit_is_named(tmp_path, accelerator):
     folder = tmp_path / "iteration-1"
     policy, other = torch.nn.Linear(3, 2), torch.nn.Linear(4, 2)
     optimizers = [torch.optim.AdamW(module.parameters()) for module in (policy, other)]
@@ -216,9 +214,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path, accelerator: Accelerator) ->
         assert all(word in str(refused.value) for word in words), refused.value
 
 
-def test_a_checkpoint_that_was_put_aside_for_another_gets_its_name_back(
-    tmp_path: Path, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_that_was_put_aside_for_another_gets_its_name_back(tmp_path, accelerator, monkeypatch):
     folder = tmp_path / "iteration-1"
     _save(folder, accelerator, kept=Kept({"age": 1}))
     replace = os.replace
@@ -244,7 +240,7 @@ def test_a_checkpoint_that_was_put_aside_for_another_gets_its_name_back(
     assert part.kept == {"age": 3}
 
 
-def test_an_old_copy_never_takes_the_place_of_a_newer_checkpoint(tmp_path: Path, accelerator: Accelerator) -> None:
+def test_an_old_copy_never_takes_the_place_of_a_newer_checkpoint(tmp_path, accelerator):
     folder = tmp_path / "iteration-1"
     _save(folder, accelerator, kept=Kept({"age": 1}))
     shutil.copytree(folder, tmp_path / ".iteration-1.old")
@@ -256,9 +252,7 @@ def test_an_old_copy_never_takes_the_place_of_a_newer_checkpoint(tmp_path: Path,
     assert part.kept == {"age": 2}
 
 
-def test_a_disk_that_is_full_leaves_what_was_there(
-    tmp_path: Path, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_is_full_leaves_what_was_there(tmp_path, accelerator, monkeypatch):
     folder = tmp_path / "iteration-1"
     _save(folder, accelerator, kept=Kept({"age": 1}))
 
@@ -290,7 +284,7 @@ def test_a_disk_that_is_full_leaves_what_was_there(
         checkpoint.verify(folder)
 
 
-def test_prune_keeps_the_newest(tmp_path: Path) -> None:
+def test_prune_keeps_the_newest(tmp_path):
     for number in (1, 2, 3, 10):
         checkpoint.folder_of(tmp_path, number).mkdir()
     (tmp_path / ".iteration-00004.partial").mkdir()
@@ -298,9 +292,7 @@ def test_prune_keeps_the_newest(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["iteration-00003", "iteration-00010"]
 
 
-def test_checkpoints_that_are_links_are_removed_and_replaced_and_their_targets_stay(
-    tmp_path: Path, accelerator: Accelerator
-) -> None:
+def test_checkpoints_that_are_links_are_removed_and_replaced_and_their_targets_stay(tmp_path, accelerator):
     root, elsewhere = tmp_path / "checkpoints", tmp_path / "elsewhere"
     for number in (1, 2):
         _save(elsewhere / str(number), accelerator, kept=Kept({"age": number}))
@@ -328,15 +320,13 @@ def test_checkpoints_that_are_links_are_removed_and_replaced_and_their_targets_s
         ({"process_timeout": 3.0}, None),
     ],
 )
-def test_settings_that_change_the_run_may_not_change_and_others_may(
-    tmp_path: Path, accelerator: Accelerator, change: dict[str, Any], refused: str | None
-) -> None:
+def test_settings_that_change_the_run_may_not_change_and_others_may(tmp_path, accelerator, change, refused):
     _save(tmp_path / "iteration-1", accelerator)
     with nullcontext() if refused is None else pytest.raises(CheckpointError, match=refused):
         _load(tmp_path / "iteration-1", accelerator, {**CONFIG, **change})
 
 
-def test_each_state_of_a_runs_checkpoints_has_one_remedy(tmp_path: Path, accelerator: Accelerator) -> None:
+def test_each_state_of_a_runs_checkpoints_has_one_remedy(tmp_path, accelerator):
     with pytest.raises(CheckpointError, match="no checkpoint to resume from; start the run without --resume"):
         checkpoint.choose_checkpoint(tmp_path, "auto")
     _save(tmp_path / "iteration-1", accelerator)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Any
 
 import gymnasium
 import pytest
@@ -55,9 +53,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> R
 @pytest.mark.seconds
 @pytest.mark.parametrize("prompt", PROMPTS.values(), ids=PROMPTS)
 @pytest.mark.parametrize("env", ENVS.values(), ids=ENVS)
-def test_prompts_are_those_that_a_rollout_asks_when_the_engine_answers_as_the_expert(
-    env: EnvConfig, prompt: PromptConfig, smol: Any
-) -> None:
+def test_prompts_are_those_that_a_rollout_asks_when_the_engine_answers_as_the_expert(env, prompt, smol):
     task = tasks_of(env, "env").ids(env.split)[1]
     shown = list(play_steps(env, prompt, smol, task, 4, expert=True))
     asked: list[tuple[int, ...]] = []
@@ -73,13 +69,13 @@ def test_prompts_are_those_that_a_rollout_asks_when_the_engine_answers_as_the_ex
     assert not episode.error
 
 
-def test_only_control_tokens_are_marked(smol: Any) -> None:
+def test_only_control_tokens_are_marked(smol):
     ids = [*smol.encode("<|im_end|><|im_end|>"), *smol.encode("craft <|im_end|> 1", split_special_tokens=True)]
     assert mark_tokens(smol, ids) == "«<|im_end|>»«<|im_end|>»craft <|im_end|> 1"
 
 
 @pytest.mark.seconds
-def test_the_page_shows_each_step_with_its_tokens_and_what_is_new(run: Run) -> None:
+def test_the_page_shows_each_step_with_its_tokens_and_what_is_new(run):
     text = run("--steps", "2", "--env", "1", "--task", "oak_button")
     heads = re.findall(r"^=== (.+) ===$", text, re.MULTILINE)
     first, answer, second, _ = heads
@@ -94,12 +90,12 @@ def test_the_page_shows_each_step_with_its_tokens_and_what_is_new(run: Run) -> N
     assert re.search(r"step 2: prompt of \d+ tokens, the first \d+ as in the last prompt ===", again)
 
 
-def test_nobody_answers_with_nothing(run: Run) -> None:
+def test_nobody_answers_with_nothing(run):
     text = run("--player", "nothing", "--steps", "3")
     assert text.count("answer of 1 tokens ===\n«<|end|>»\n") == 3 and "Invalid action" in text
 
 
-def test_a_prompt_without_room_ends_the_page_and_says_so(run: Run) -> None:
+def test_a_prompt_without_room_ends_the_page_and_says_so(run):
     text = run("--prompt.max_tokens", "100")
     assert re.search(
         r"=== the episode is truncated here: the prompt takes \d+ tokens, at most 100 are allowed ===", text
@@ -122,12 +118,12 @@ def test_a_prompt_without_room_ends_the_page_and_says_so(run: Run) -> None:
         ("--prompt.template nofile", "prompt.template … nofile"),
     ],
 )
-def test_what_cannot_be_shown_is_named(run: Run, words: str, told: str) -> None:
+def test_what_cannot_be_shown_is_named(run, words, told):
     said = run(*words.split(), code=1 if words.startswith("--model.path") else 2)
     assert "Traceback" not in said and not lacks(said, told), said
 
 
-def test_an_environment_with_an_expert_and_no_teacher_shows_the_experts_moves() -> None:
+def test_an_environment_with_an_expert_and_no_teacher_shows_the_experts_moves():
     env, prompt = EnvConfig("PaperSearchTeam-v0", kwargs={"papers": 2_000}), PromptConfig(codec="brackets")
     first, second = list(play_steps(env, prompt, load_tokenizer(MODEL), None, 2, expert=True))
     assert len(first.answer) > 1 and first.prompt != second.prompt
@@ -142,7 +138,7 @@ def dull() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("dull")
-def test_an_environment_without_an_expert_is_named(run: Run) -> None:
+def test_an_environment_without_an_expert_is_named(run):
     said = run("--envs", '[{"id": "Dull-v0", "split": "test"}]', code=2)
     assert said == "error: Dull-v0 has no expert; write players={'expert': 'module:Class'} in its EnvSpec\n"
     assert "nobody answers" not in run("--envs", '[{"id": "Dull-v0", "split": "test"}]', "--player", "nothing")
@@ -150,7 +146,7 @@ def test_an_environment_without_an_expert_is_named(run: Run) -> None:
 
 
 @pytest.mark.seconds
-def test_the_models_own_answers_are_counted_by_codec(run: Run) -> None:
+def test_the_models_own_answers_are_counted_by_codec(run):
     text = run("--zero-shot", "8", "--steps", "1")
     rows = {row.split()[0]: row.split()[1:] for row in text.splitlines() if row.split()[:1] and "%" in row}
     assert set(rows) == {"tags", "brackets", "tools", "search-r1"}
@@ -161,16 +157,14 @@ def test_the_models_own_answers_are_counted_by_codec(run: Run) -> None:
     assert run("--zero-shot", "8", "--steps", "1") == text, "a function of the seed"
 
 
-def test_the_expected_time_is_told_before_the_model_answers(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_expected_time_is_told_before_the_model_answers(monkeypatch, capfd):
     monkeypatch.chdir(ROOT)
     arguments = ["--zero-shot", "1", "--steps", "1", "--rollout.sampling.max_tokens", "4"]
     assert main(["--config", "configs/quickstart.yaml", *arguments]) == 0
     assert re.search(r"^expected: at most about \d+ s, an estimate", capfd.readouterr().err, re.MULTILINE)
 
 
-def test_a_prompt_file_with_instructions_of_its_own_is_tried_with_its_codec_alone(tmp_path: Path) -> None:
+def test_a_prompt_file_with_instructions_of_its_own_is_tried_with_its_codec_alone(tmp_path):
     (tmp_path / "own.jinja").write_text("{{ observation }} Answer in <action> tags.")
     own = PromptConfig(template=str(tmp_path / "own.jinja"), lowercase=True)
     assert prompts_by_codec(own) == {"tags": own}

@@ -80,7 +80,7 @@ def _steps(episode: Episode) -> list[tuple[Any, ...]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["gigpo", "graphgpo", "steppo"])
-def test_a_team_is_trained_and_the_number_of_processes_changes_no_number(name: str, team: Path, tmp_path: Path) -> None:
+def test_a_team_is_trained_and_the_number_of_processes_changes_no_number(name, team, tmp_path):
     alone = _trained(team, tmp_path / "one", name, (sys.executable, "-m", "trainers.train"))
     records = without_times(alone)
     assert [record["iteration"] for record in records] == [0, 1, 2, 2]

@@ -87,9 +87,7 @@ class Followed:
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("name", NAMES)
-def test_a_tracker_holds_what_the_metrics_file_holds_of_a_run_that_goes_on_from_an_earlier_line(
-    name: str, tmp_path: Path
-) -> None:
+def test_a_tracker_holds_what_the_metrics_file_holds_of_a_run_that_goes_on_from_an_earlier_line(name, tmp_path):
     run = Followed(tmp_path, [name])
     with run.play([0, 1, 2, 2, 3]):
         pass
@@ -110,7 +108,7 @@ def test_a_tracker_holds_what_the_metrics_file_holds_of_a_run_that_goes_on_from_
         assert config["rollout"] == {"tasks": 2} and texts["status"] == "finished"
 
 
-def test_tensorboard_forgets_what_a_resumed_run_computes_otherwise(tmp_path: Path) -> None:
+def test_tensorboard_forgets_what_a_resumed_run_computes_otherwise(tmp_path):
     run = Followed(tmp_path, ["tensorboard"])
     with run.play([0, 1, 1, 2]):
         pass
@@ -119,7 +117,7 @@ def test_tensorboard_forgets_what_a_resumed_run_computes_otherwise(tmp_path: Pat
     assert run.of("tensorboard") == run.of_file()
 
 
-def test_a_tracker_that_is_added_to_a_run_gets_the_lines_before_too(tmp_path: Path) -> None:
+def test_a_tracker_that_is_added_to_a_run_gets_the_lines_before_too(tmp_path):
     with Followed(tmp_path, []).play([0, 1, 2]):
         pass
     run = Followed(tmp_path, ["tensorboard"])
@@ -128,7 +126,7 @@ def test_a_tracker_that_is_added_to_a_run_gets_the_lines_before_too(tmp_path: Pa
     assert run.of("tensorboard") == run.of_file()
 
 
-def test_how_a_run_ended_is_told(tmp_path: Path) -> None:
+def test_how_a_run_ended_is_told(tmp_path):
     run = Followed(tmp_path, ["tensorboard"])
     with pytest.raises(ZeroDivisionError), run.play([0]):
         raise ZeroDivisionError
@@ -151,9 +149,7 @@ class Lost(Tracker):
     def finish(self, status: str) -> None: ...
 
 
-def test_a_tracker_that_fails_is_warned_of_once_and_after_a_resume_gets_what_it_lacks(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tracker_that_fails_is_warned_of_once_and_after_a_resume_gets_what_it_lacks(tmp_path, caplog, monkeypatch):
     monkeypatch.setitem(TRACKERS._entries, "lost", Lost)
     monkeypatch.setattr(Lost, "taken", [])
     run = Followed(tmp_path, ["lost", "tensorboard"])
@@ -168,15 +164,13 @@ def test_a_tracker_that_fails_is_warned_of_once_and_after_a_resume_gets_what_it_
     assert Lost.taken == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_server_that_cannot_be_reached_does_not_keep_a_run_from_training(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_cannot_be_reached_does_not_keep_a_run_from_training(tmp_path, caplog, monkeypatch):
     monkeypatch.setenv("TRACKIO_SERVER_URL", "http://127.0.0.1:9/?write_token=none")
     with caplog.at_level(logging.WARNING), Followed(tmp_path, ["trackio"]).play([0, 1]):
         pass
 
 
-def test_only_the_first_process_has_trackers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_first_process_has_trackers(tmp_path, monkeypatch):
     run = Followed(tmp_path, ["tensorboard"])
     monkeypatch.setattr(Accelerator, "is_main_process", property(lambda self: False))
     with run.play([0, 1]):
@@ -184,7 +178,7 @@ def test_only_the_first_process_has_trackers(tmp_path: Path, monkeypatch: pytest
     assert not (run.place / "tensorboard").exists() and not (run.place / "trackers.json").exists()
 
 
-def test_a_tracker_that_is_missing_does_not_exist_or_is_named_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tracker_that_is_missing_does_not_exist_or_is_named_twice_is_refused(monkeypatch):
     parse(["--tracking.trackers", "[wandb]"])
     monkeypatch.setattr(WandB, "needs", "no_such_package")
     for names, said in {
@@ -196,9 +190,7 @@ def test_a_tracker_that_is_missing_does_not_exist_or_is_named_twice_is_refused(m
             parse(["--tracking.trackers", names])
 
 
-def test_wandb_without_a_login_is_refused_before_a_model_is_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wandb_without_a_login_is_refused_before_a_model_is_loaded(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "online")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
@@ -209,9 +201,7 @@ def test_wandb_without_a_login_is_refused_before_a_model_is_loaded(
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("name", NAMES)
-def test_a_tracker_that_cannot_log_in_is_warned_of_once_and_training_goes_on(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_tracker_that_cannot_log_in_is_warned_of_once_and_training_goes_on(name, tmp_path, monkeypatch, caplog):
     def fail(kind: type[Tracker]) -> None:
         raise ConnectionError("no network")
 

@@ -43,7 +43,7 @@ def settings(folder: Path, **changes: Any) -> Path:
 @pytest.mark.parametrize(
     ("name", "images"), [("smolvlm", "auto"), ("qwen3_vl", "train-projector"), ("qwen3_5", "frozen")]
 )
-def test_two_iterations_on_images_train_the_text_and_leave_the_tower(tmp_path: Path, name: str, images: str) -> None:
+def test_two_iterations_on_images_train_the_text_and_leave_the_tower(tmp_path, name, images):
     vision_models.save(name, tmp_path / "model")
     tiny_runs.train("--config", str(settings(tmp_path)), "--model.images", images, status=0)
     run = tmp_path / "runs/tiny"
@@ -69,7 +69,7 @@ def test_two_iterations_on_images_train_the_text_and_leave_the_tower(tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["head", "model"])
-def test_a_critic_learns_from_steps_with_images(tmp_path: Path, kind: str) -> None:
+def test_a_critic_learns_from_steps_with_images(tmp_path, kind):
     vision_models.save("smolvlm", tmp_path / "model")
     method = {"critic": {"kind": kind}, "filters": [], "objective": {"kl": "none"}}
     file = settings(tmp_path, **{"iterations": 1, "evaluation.every": 0, "method": method})
@@ -80,9 +80,7 @@ def test_a_critic_learns_from_steps_with_images(tmp_path: Path, kind: str) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "images"), [("smolvlm", "auto"), ("qwen3_vl", "train-projector")])
-def test_two_processes_compute_what_one_does_and_a_resumed_run_what_a_whole_one_does(
-    tmp_path: Path, name: str, images: str
-) -> None:
+def test_two_processes_compute_what_one_does_and_a_resumed_run_what_a_whole_one_does(tmp_path, name, images):
     vision_models.save(name, tmp_path / "model")
     runs = {"one": ("1", ()), "two": ("2", ()), "cut": ("1", ("--iterations", "1")), "cut on": ("1", ("--resume",))}
     for label, (processes, more) in runs.items():
@@ -112,9 +110,7 @@ def test_two_processes_compute_what_one_does_and_a_resumed_run_what_a_whole_one_
         ({"method.replay": {"size": 8}}, "shows images, but method.replay keeps steps without them"),
     ],
 )
-def test_settings_under_which_images_would_not_reach_the_model_are_refused(
-    tmp_path: Path, changes: dict[str, Any], told: str
-) -> None:
+def test_settings_under_which_images_would_not_reach_the_model_are_refused(tmp_path, changes, told):
     vision_models.save("smolvlm", tmp_path / "model")
     with pytest.raises(ConfigError, match=re.escape(told)):
         refused(settings(tmp_path, **changes))
@@ -128,13 +124,13 @@ def refused(path: Path) -> None:
     )
 
 
-def test_a_text_model_is_refused_where_the_environment_shows_images(tmp_path: Path) -> None:
+def test_a_text_model_is_refused_where_the_environment_shows_images(tmp_path):
     tiny_runs.save_model(tmp_path / "model")
     with pytest.raises(ConfigError, match=r"envs\[0\] \(Sokoban-v0\) shows images.*takes none; take a model such as"):
         refused(settings(tmp_path))
 
 
-def test_a_folder_without_a_processor_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_a_processor_is_refused(tmp_path):
     vision_models.save("smolvlm", tmp_path)
     (tmp_path / "processor_config.json").unlink()
     with pytest.raises(DataError, match="cannot be loaded"):

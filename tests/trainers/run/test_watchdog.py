@@ -42,7 +42,7 @@ from trainers.run.watchdog import Watchdog
 IMPATIENT = "from trainers.run import training, watchdog; watchdog.NOTICE = 2.0; raise SystemExit(training.main())"
 
 
-def test_the_innermost_wait_is_what_is_waited_for() -> None:
+def test_the_innermost_wait_is_what_is_waited_for():
     ACTIVITY.begin("rollout")
     assert ACTIVITY.now().phase == "rollout" and not ACTIVITY.now().waits_for
     ACTIVITY.outstanding(Wait("step of slot 3", time.monotonic() - 70.0))
@@ -57,9 +57,7 @@ def test_the_innermost_wait_is_what_is_waited_for() -> None:
     assert str(state) == "rollout (4 min), waits for a server (3 min)"
 
 
-def test_a_long_wait_is_logged_at_the_threshold_and_after_each_doubling_and_shown(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_wait_is_logged_at_the_threshold_and_after_each_doubling_and_shown(caplog, monkeypatch):
     progress = RunProgress(3, plain=True, console=Console(file=io.StringIO()))
     dog = Watchdog(progress)
     monkeypatch.setattr(watchdog, "NOTICE", 10.0)
@@ -112,9 +110,7 @@ def textcraft() -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 @pytest.mark.slow
-def test_a_run_whose_environment_hangs_says_which_server_and_since_when_and_goes_on(
-    place: Path, textcraft: tuple[subprocess.Popen[str], str]
-) -> None:
+def test_a_run_whose_environment_hangs_says_which_server_and_since_when_and_goes_on(place, textcraft):
     server, url = textcraft
     env = {"id": "TextCraft-v0", "kwargs": dict(BOOK), "max_episode_steps": 3, "url": url}
     config = write_settings(place, envs=[env], **{"evaluation.episodes": None, "evaluation.envs": []})
@@ -146,7 +142,7 @@ def _send(kind: signal.Signals) -> None:
     os.kill(os.getpid(), kind)
 
 
-def test_without_a_signal_a_phase_gives_its_result_and_shows_how_far_it_is(stop: Stopping) -> None:
+def test_without_a_signal_a_phase_gives_its_result_and_shows_how_far_it_is(stop):
     def work(watch: Watcher) -> str:
         watch(2, Wait("an engine", time.monotonic() - 30.0))
         assert "waiting for an engine, for 30 s" in stop.progress._wait_text()
@@ -161,7 +157,7 @@ def test_without_a_signal_a_phase_gives_its_result_and_shows_how_far_it_is(stop:
 
 
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_abandons_the_phase_at_its_next_look(stop: Stopping, kind: signal.Signals) -> None:
+def test_a_signal_abandons_the_phase_at_its_next_look(stop, kind):
     reached = []
 
     def work(watch: Watcher) -> None:
@@ -180,12 +176,12 @@ def test_a_signal_abandons_the_phase_at_its_next_look(stop: Stopping, kind: sign
         stop.point()
 
 
-def test_a_phase_that_ended_before_it_looked_is_discarded_as_well(stop: Stopping) -> None:
+def test_a_phase_that_ended_before_it_looked_is_discarded_as_well(stop):
     with pytest.raises(Abandoned):
         stop.phase("rollout", 1, lambda watch: _send(signal.SIGTERM))
 
 
-def test_the_first_signal_counts_and_only_a_second_interrupt_ends_at_once(stop: Stopping) -> None:
+def test_the_first_signal_counts_and_only_a_second_interrupt_ends_at_once(stop):
     for kind in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT):
         _send(kind)
     assert stop.number == signal.SIGTERM
@@ -193,21 +189,21 @@ def test_the_first_signal_counts_and_only_a_second_interrupt_ends_at_once(stop: 
         _send(signal.SIGINT)
 
 
-def test_afterwards_signals_do_what_they_did_before() -> None:
+def test_afterwards_signals_do_what_they_did_before():
     before = [signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM)]
     with Stopping(Accelerator(cpu=True), RunProgress(1, plain=True, console=Console(file=StringIO()))):
         assert signal.getsignal(signal.SIGTERM) != before[1]
     assert [signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM)] == before
 
 
-def test_a_stopped_run_says_how_to_go_on_and_exits_as_one_that_the_signal_ended() -> None:
+def test_a_stopped_run_says_how_to_go_on_and_exits_as_one_that_the_signal_ended():
     stopped = Interrupted(signal.SIGTERM, Path("runs/a/checkpoints/iteration-00003"))
     said = "stopped by SIGTERM; go on with --resume (checkpoint runs/a/checkpoints/iteration-00003)"
     assert str(stopped) == said and stopped.exit_code == 143
 
 
 @pytest.mark.parametrize("error", [HostGone("it does not answer"), EngineFailed("its weights are others")])
-def test_a_phase_whose_engine_fails_raises_the_same_error_in_all_processes(stop: Stopping, error: EngineFailed) -> None:
+def test_a_phase_whose_engine_fails_raises_the_same_error_in_all_processes(stop, error):
     def work(watch: Watcher) -> None:
         raise error
 
@@ -220,7 +216,7 @@ JOINS = News("http://a:1", "TextCraft-v0", True, "it is named")
 LEAVES = News("http://a:1", "TextCraft-v0", False, "it is named no more")
 
 
-def test_each_join_and_leave_is_one_event_however_many_parts_of_the_run_tell_of_it(tmp_path: Path) -> None:
+def test_each_join_and_leave_is_one_event_however_many_parts_of_the_run_tell_of_it(tmp_path):
     log = EventLog(tmp_path, "run", None, writes=True)
     other = News("http://a:1", "Sokoban-v0", True, "it is named")
     with listening(lambda news: log.note(news, 3)):
@@ -234,9 +230,7 @@ def test_each_join_and_leave_is_one_event_however_many_parts_of_the_run_tell_of_
     assert found[2].facts == facts
 
 
-def test_only_the_first_process_writes_events_and_a_full_disk_ends_no_thread(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_only_the_first_process_writes_events_and_a_full_disk_ends_no_thread(tmp_path, caplog):
     EventLog(tmp_path, "run", None, writes=False).note(JOINS, 3)
     assert not [*tmp_path.iterdir()]
     (tmp_path / "file").touch()

@@ -83,7 +83,7 @@ COMMANDS = {
 
 @pytest.mark.parametrize("name", [*NAMES, "nothing", "nothing.py", "gymnasium/nothing", "nothing:Id-v0"])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_takes_a_name_or_none_does(command: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_takes_a_name_or_none_does(command, name, capsys):
     with socket.socket() as taken:  # no server begins, but what it is to offer is read before
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -101,13 +101,13 @@ def test_every_command_takes_a_name_or_none_does(command: str, name: str, capsys
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_settings_have_the_id_that_a_name_stands_for(name: str) -> None:
+def test_settings_have_the_id_that_a_name_stands_for(name):
     from trainers.rollout.config import EnvConfig
 
     assert EnvConfig(id=name).id == ImitateConfig(env=name).env == NAMES[name]
 
 
-def test_an_abbreviation_leads_to_its_setting() -> None:
+def test_an_abbreviation_leads_to_its_setting():
     assert nearest("learning_rate", ["learner", "lr", "rate"])[0] == "lr"
     assert nearest("--optim.learning_rate", ["--optim.learn", "--optim.lr"])[0] == "--optim.lr"
     assert nearest("lr", ["learning_rate", "lx"])[0] == "learning_rate"
@@ -115,7 +115,7 @@ def test_an_abbreviation_leads_to_its_setting() -> None:
         over(TrainConfig, {}, [("--optim.learning_rate", "1")])
 
 
-def test_a_list_of_names_can_be_taken_apart() -> None:
+def test_a_list_of_names_can_be_taken_apart():
     text = str(unknown("policy", "x", ["a, b", "c", "it's"]))
     assert text.endswith("""Known: 'a, b', c, "it's\"""") and str(unknown("player", "x", [])).endswith("Known: none")
 
@@ -124,7 +124,7 @@ def test_a_list_of_names_can_be_taken_apart() -> None:
     "text",
     ["optim: {lr: 1}\nname: a\noptim: {b: 3}\n", "optim: {lr: 1,\n  b: 2, lr: 2}\n", "envs:\n- id: a\n  id: b\n"],
 )
-def test_a_key_of_yaml_given_twice_is_refused_with_its_line(text: str) -> None:
+def test_a_key_of_yaml_given_twice_is_refused_with_its_line(text):
     Path("twice.yaml").write_text(text)
     with pytest.raises(EnvsuiteError, match=r"twice\.yaml, line [23]: \w+ is given twice, first in line [12]"):
         read_file("twice.yaml")
@@ -134,7 +134,7 @@ def test_a_key_of_yaml_given_twice_is_refused_with_its_line(text: str) -> None:
         over(TrainConfig, {}, [("--envs", "[{id: a, id: b}]")])
 
 
-def test_a_key_of_json_given_twice_is_refused_with_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_key_of_json_given_twice_is_refused_with_its_line(capsys):
     with pytest.raises(UsageError, match=r"own\.json, line 2: server is given twice"):
         read_json('{"server": "x",\n "server": "y"}', "own.json")
     assert read_json('[{"a": 1}, {"a": 2}]', "own.json") == [{"a": 1}, {"a": 2}]
@@ -144,6 +144,6 @@ def test_a_key_of_json_given_twice_is_refused_with_its_line(capsys: pytest.Captu
     assert capsys.readouterr().err.count("is given twice") == 2
 
 
-def test_broken_episodes_tell_their_reason(capsys: pytest.CaptureFixture[str]) -> None:
+def test_broken_episodes_tell_their_reason(capsys):
     assert main(["eval", "run", "lock.py", "--policy", "random", "--split", "train", "--out", "out"]) == 3
     assert "of them by: KeyError: 'no such word' (in say of lock.py, line " in capsys.readouterr().err

@@ -83,7 +83,7 @@ class Outer:
         ("whole", [-(2**63), 2**63 - 1], [2**63, -(2**63) - 1, "x"]),
     ],
 )
-def test_a_kind_of_setting_has_its_bounds(key: str, allowed: list[Any], refused: list[Any]) -> None:
+def test_a_kind_of_setting_has_its_bounds(key, allowed, refused):
     for value in allowed:
         assert getattr(checked(Outer, {key: value}), key) == type(getattr(Outer(), key))(value)
     for value in refused:
@@ -91,7 +91,7 @@ def test_a_kind_of_setting_has_its_bounds(key: str, allowed: list[Any], refused:
             checked(Outer, {key: value})
 
 
-def test_every_wrong_setting_has_a_line_with_its_path_and_value() -> None:
+def test_every_wrong_setting_has_a_line_with_its_path_and_value():
     wrong = {"least": 0, "inner": {"rate": -1, "kind": "tow"}, "many": [{}, {"rate": 0}], "maybe": {"rte": 1}}
     with pytest.raises(ConfigError) as refused:
         checked(Outer, wrong)
@@ -103,13 +103,13 @@ def test_every_wrong_setting_has_a_line_with_its_path_and_value() -> None:
         checked(Outer, {"inner": {"rte": 1}}, "option")
 
 
-def test_a_number_in_a_free_section_is_finite_too() -> None:
+def test_a_number_in_a_free_section_is_finite_too():
     with pytest.raises(ConfigError, match=r"free\.a\.b\[1\] is nan; it must be a finite number"):
         checked(Outer, {"free": {"a": {"b": [1, math.nan]}}})
     assert checked(Outer, {"free": {"a": True, "b": None}}).free == {"a": True, "b": None}
 
 
-def test_words_go_over_files_key_by_key_but_replace_what_has_free_keys() -> None:
+def test_words_go_over_files_key_by_key_but_replace_what_has_free_keys():
     file = {"inner": {"rate": 2.0}, "free": {"a": 1}, "count": 3}
     _, words = split(
         ["--inner.kind=two", "--free.b", "1e-3", "--maybe", "{rate: 4}", "--count", "5", "--count", "6"], {}
@@ -122,19 +122,19 @@ def test_words_go_over_files_key_by_key_but_replace_what_has_free_keys() -> None
     assert file["free"] == {"a": 1}, "the file's settings are left as they are"
 
 
-def test_a_setting_of_evaluation_leaves_its_temperature_as_it_is() -> None:
+def test_a_setting_of_evaluation_leaves_its_temperature_as_it_is():
     assert checked(EvalConfig, {"sampling": {"max_tokens": 64}}).sampling == EvalSamplingConfig(0.4, max_tokens=64)
     assert EvalConfig().sampling.temperature == 0.4 and SamplingConfig().temperature == 1.0
 
 
-def test_another_estimator_leaves_the_options_of_the_first() -> None:
+def test_another_estimator_leaves_the_options_of_the_first():
     base = {"estimator": "gigpo", "options": {"gamma": 0.5}}
     assert merge(base, {"estimator": "grpo"}) == {"estimator": "grpo"}
     assert merge(base, {"estimator": "gigpo"}) == base
     assert merge(base, {"estimator": "grpo", "options": {"ddof": 0}}) == {"estimator": "grpo", "options": {"ddof": 0}}
 
 
-def test_an_option_of_the_program_is_told_from_a_setting() -> None:
+def test_an_option_of_the_program_is_told_from_a_setting():
     own = {"--config": None, "--resume": "auto"}
     assert split(["--config", "a", "--x", "1", "--config=b", "--resume", "--y=2", "--resume", "c"], own) == (
         {"--config": ["a", "b"], "--resume": ["auto", "c"]}, [("--x", "1"), ("--y", "2")],
@@ -144,7 +144,7 @@ def test_an_option_of_the_program_is_told_from_a_setting() -> None:
             split(words, own)
 
 
-def test_help_knows_bounds_defaults_and_the_settings_of_sections_that_are_off() -> None:
+def test_help_knows_bounds_defaults_and_the_settings_of_sections_that_are_off():
     found = {setting.path: setting for setting in describe_settings(Outer)}
     assert found["inner.rate"].kind == "float > 0" and found["inner.rate"].text == "How fast."
     assert found["least"].kind == "int >= 1" and found["decay"].kind == "float >= 0, < 1"
@@ -153,7 +153,7 @@ def test_help_knows_bounds_defaults_and_the_settings_of_sections_that_are_off() 
     )
 
 
-def test_the_model_that_is_taken_by_default_is_part_of_the_package() -> None:
+def test_the_model_that_is_taken_by_default_is_part_of_the_package():
     assert find(ModelConfig().path, "model.path").folder == ROOT / "trainers/models/craft-1m"
 
 
@@ -182,7 +182,7 @@ def _settings_of_other_models() -> Iterator[tuple[str, TrainConfig]]:
                     yield f"{page.name}: {line.strip()}", parse(settings, TRAIN).config
 
 
-def test_pages_train_an_instruct_model_with_instructions_and_room_for_a_thought() -> None:
+def test_pages_train_an_instruct_model_with_instructions_and_room_for_a_thought():
     found = dict(_settings_of_other_models())
     assert any(command.startswith("README.md") for command in found)
     assert any(command.startswith("first-hour.md") for command in found)
@@ -193,7 +193,7 @@ def test_pages_train_an_instruct_model_with_instructions_and_room_for_a_thought(
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_settings_for_a_model_of_ones_own_load_and_are_named_by_the_pages_that_need_them(name: str) -> None:
+def test_settings_for_a_model_of_ones_own_load_and_are_named_by_the_pages_that_need_them(name):
     config = parse(["--config", name], TRAIN).config
     assert config.name == Path(name).stem and config.model.adapter is not None and config.prompt.instructions
     assert config.evaluation.sampling.max_tokens == config.rollout.sampling.max_tokens
@@ -220,8 +220,8 @@ def _run(site: Path, *words: str) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OWN)
 def test_with_the_settings_for_ones_own_a_small_model_trains_and_smollm2_is_shown_instructions_and_planned(
-    site: Path, name: str, smol: object
-) -> None:
+    site, name, smol
+):
     small, own = str(save_model(site / "model")), ("--config", name, "--model.path", SMOL)
     _run(site, "trainers.train", "--config", name, "--model.path", small, "--output", str(site / "runs"), *SMALL)
     folder = site / "runs" / Path(name).stem

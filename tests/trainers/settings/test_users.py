@@ -54,7 +54,7 @@ def _tells_of(page: str, setting: str) -> bool:
     return section in page and re.search(rf"`{name}`|(?<![\w.]){name}[:=]|--{name} ", code) is not None
 
 
-def test_each_setting_has_a_user() -> None:
+def test_each_setting_has_a_user():
     settings = sorted(set(_paths(TrainConfig)))
     assert len(settings) <= MOST
     folders = ("configs", "research", "trainers/credit/recipes")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 from dataclasses import replace
-from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
@@ -30,7 +29,7 @@ batches = st.lists(st.integers(0, 2**40), unique=True, max_size=4).flatmap(
 @pytest.mark.seconds
 @given(batches)
 @settings(max_examples=60, deadline=None)
-def test_episodes_come_back_exactly_as_they_were_written(tmp_path_factory: pytest.TempPathFactory, batch) -> None:
+def test_episodes_come_back_exactly_as_they_were_written(tmp_path_factory, batch):
     path = tmp_path_factory.mktemp("episodes") / "iteration-00001.parquet"
     write_episodes(path, batch)
     assert read_episodes(path) == batch
@@ -43,7 +42,7 @@ def batch() -> list[Episode]:
     return [episode(3, *steps), *failed, episode(0, steps[0])]
 
 
-def test_an_advantage_array_is_in_the_row_order_of_the_step_table(tmp_path: Path, batch: list[Episode]) -> None:
+def test_an_advantage_array_is_in_the_row_order_of_the_step_table(tmp_path, batch):
     table = StepTable.from_episodes(batch)
     write_episodes(tmp_path / "x.parquet", batch, np.array([0.1, 0.2, 0.3]))
     rows = read_table(tmp_path / "x.parquet").select(["episode_id", "t", "advantage"]).to_pylist()
@@ -52,7 +51,7 @@ def test_an_advantage_array_is_in_the_row_order_of_the_step_table(tmp_path: Path
     assert [row["advantage"] for row in kept] == [0.1, 0.2, 0.3]
 
 
-def test_the_shards_of_several_processes_are_read_as_one_file(tmp_path: Path, batch: list[Episode]) -> None:
+def test_the_shards_of_several_processes_are_read_as_one_file(tmp_path, batch):
     path = tmp_path / "iteration-00003.parquet"
     for number in range(3):
         write_episodes(shard_of(path, number, 3), batch[number::3], text={(3, 0): ("p", "r")})
@@ -70,14 +69,14 @@ def test_the_shards_of_several_processes_are_read_as_one_file(tmp_path: Path, ba
         read_episodes(path)
 
 
-def test_text_that_is_not_unicode_is_written_and_does_not_stop_a_run(tmp_path: Path, batch: list[Episode]) -> None:
+def test_text_that_is_not_unicode_is_written_and_does_not_stop_a_run(tmp_path, batch):
     path = tmp_path / "x.parquet"
     write_episodes(path, batch, text={(3, 0): ("nul \0 and \ud800", "\ufeff 日本 \U0001f600")})
     row = read_table(path).slice(0, 1).to_pylist()[0]
     assert (row["prompt_text"], row["response_text"]) == ("nul \0 and \ufffd", "\ufeff 日本 \U0001f600")
 
 
-def test_any_parquet_reader_sees_typed_columns(tmp_path: Path, batch: list[Episode]) -> None:
+def test_any_parquet_reader_sees_typed_columns(tmp_path, batch):
     write_episodes(tmp_path / "x.parquet", batch)
     schema = pq.read_schema(tmp_path / "x.parquet")
     assert schema.names == SCHEMA.names
@@ -88,7 +87,7 @@ def test_any_parquet_reader_sees_typed_columns(tmp_path: Path, batch: list[Episo
 
 @given(st.data())
 @settings(max_examples=60, deadline=None, derandomize=True)
-def test_a_damaged_file_raises_no_other_error(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_a_damaged_file_raises_no_other_error(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("episodes") / "x.parquet"
     write_episodes(path, data.draw(batches))
     content = bytearray(path.read_bytes())
@@ -101,7 +100,7 @@ def test_a_damaged_file_raises_no_other_error(tmp_path_factory: pytest.TempPathF
         assert "x.parquet" in str(error)
 
 
-def test_a_truncated_file_a_foreign_one_and_a_missing_one_are_reported(tmp_path: Path, batch: list[Episode]) -> None:
+def test_a_truncated_file_a_foreign_one_and_a_missing_one_are_reported(tmp_path, batch):
     path = tmp_path / "iteration-00007.parquet"
     write_episodes(path, batch)
     content = path.read_bytes()
@@ -116,9 +115,7 @@ def test_a_truncated_file_a_foreign_one_and_a_missing_one_are_reported(tmp_path:
         read_episodes(tmp_path / "none.parquet")
 
 
-def test_a_disk_that_fills_leaves_the_old_file_and_no_litter(
-    tmp_path: Path, batch: list[Episode], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_fills_leaves_the_old_file_and_no_litter(tmp_path, batch, monkeypatch):
     path = tmp_path / "x.parquet"
     write_episodes(path, batch[:1])
 
@@ -133,7 +130,7 @@ def test_a_disk_that_fills_leaves_the_old_file_and_no_litter(
     assert [file.name for file in tmp_path.iterdir()] == ["x.parquet"]
 
 
-def test_what_cannot_be_written_is_named(tmp_path: Path, batch: list[Episode]) -> None:
+def test_what_cannot_be_written_is_named(tmp_path, batch):
     with pytest.raises(UsageError, match="episode_id 3 occurs twice"):
         write_episodes(tmp_path / "x.parquet", [batch[0], batch[0]])
     with pytest.raises(UsageError, match=r"shape \(2,\).*have 3 steps"):
@@ -143,7 +140,7 @@ def test_what_cannot_be_written_is_named(tmp_path: Path, batch: list[Episode]) -
         write_episodes(tmp_path / "x.parquet", batch)
 
 
-def test_only_columns_that_repeat_are_written_with_a_dictionary(tmp_path: Path, batch: list[Episode]) -> None:
+def test_only_columns_that_repeat_are_written_with_a_dictionary(tmp_path, batch):
     path = tmp_path / "x.parquet"
     write_episodes(path, batch)
     written = pq.ParquetFile(path).metadata.row_group(0)
@@ -155,7 +152,7 @@ def test_only_columns_that_repeat_are_written_with_a_dictionary(tmp_path: Path, 
     assert "BYTE_STREAM_SPLIT" in encodings["response_logprobs"]
 
 
-def test_a_flipped_bit_in_the_tokens_is_noticed(tmp_path: Path, batch: list[Episode]) -> None:
+def test_a_flipped_bit_in_the_tokens_is_noticed(tmp_path, batch):
     path = tmp_path / "x.parquet"
     random = np.random.default_rng(0).integers(0, 2**31, 20_000).astype(np.int32)  # nothing that compresses
     batch[0] = replace(batch[0], steps=(replace(batch[0].steps[0], prompt_ids=random),))

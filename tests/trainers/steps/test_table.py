@@ -1,7 +1,5 @@
 """Counts of tokens that rows share, against a trie that is built token by token."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from types import MappingProxyType
@@ -93,7 +91,7 @@ def test_failed_and_greedy_episodes_have_no_rows_and_the_others_say_what_was_cut
 
 
 @pytest.mark.parametrize("reward", [np.nan, np.inf, -np.inf])
-def test_a_reward_that_is_not_finite_is_refused_with_its_place(reward: float):
+def test_a_reward_that_is_not_finite_is_refused_with_its_place(reward):
     with pytest.raises(UsageError, match=r"'reward' is .* in row 1 \(episode 4, step 1\)"):
         StepTable.from_episodes([episode(4, step(0), replace(step(1), reward=reward))])
 
@@ -106,7 +104,7 @@ def test_joined_tables_keep_the_versions_of_both():
 CRITIC = {"critic": (VALUE,)}
 
 
-def test_a_column_needs_the_setting_that_supplies_it_or_comes_with_the_rollout_shapers_and_the_reference() -> None:
+def test_a_column_needs_the_setting_that_supplies_it_or_comes_with_the_rollout_shapers_and_the_reference():
     check_supply("grpo", [*ROLLOUT, *SHAPED, REFERENCE], {})
     check_supply("ppo", [VALUE, "action"], CRITIC)
 
@@ -120,7 +118,7 @@ def test_a_column_needs_the_setting_that_supplies_it_or_comes_with_the_rollout_s
         (ConfigError, "grpo", ["action"], CRITIC, r"method\.critic is set, but grpo with these options does not read"),
     ],
 )
-def test_what_nothing_supplies_and_what_nothing_reads_is_refused(kind, method, columns, supplied, said) -> None:
+def test_what_nothing_supplies_and_what_nothing_reads_is_refused(kind, method, columns, supplied, said):
     with pytest.raises(kind, match=said):
         check_supply(method, columns, supplied)
 

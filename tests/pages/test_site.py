@@ -220,18 +220,6 @@ def test_a_page_of_each_kind_is_accessible_and_fits_the_screen(driver, site, kin
 
 
 @pytest.mark.slow
-def test_the_first_screen_says_what_the_project_is_and_what_to_type_before_a_picture(driver, site):
-    opened(driver, site, KINDS["front"], 1280, "light")
-    found = driver.execute_script(
-        "return [...document.querySelectorAll('.bd-article :is(p, pre, img)')]"
-        ".map((one) => [one.tagName, one.getBoundingClientRect().bottom])"
-    )
-    tags = [tag for tag, _ in found]
-    first = [tags.index(tag) for tag in ("P", "PRE", "IMG")]
-    assert first == sorted(first) and found[first[-1]][1] < 900
-
-
-@pytest.mark.slow
 def test_the_search_finds_pages_without_a_network(driver, site):
     from selenium.webdriver.common.by import By
     from selenium.webdriver.support.wait import WebDriverWait

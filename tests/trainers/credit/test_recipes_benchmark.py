@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import signal
-import subprocess
-import sys
 import time
 from contextlib import closing
 from pathlib import Path
@@ -13,7 +10,7 @@ from pathlib import Path
 import orjson
 import pytest
 import yaml
-from tiny_runs import ROOT, environment, settings
+from tiny_runs import settings
 
 from benchmarks import recipes_rows
 from benchmarks.recipes import Job, jobs, main, write_settings
@@ -149,43 +146,3 @@ def test_two_recipes_are_trained_measured_and_reported_and_nothing_is_done_twice
     assert main(words) == 0
     assert time.monotonic() - began < 5.0 and before == {path: path.stat().st_mtime_ns for path in before}
     assert main(["--out", str(out), "--report"]) == 0
-
-
-@pytest.mark.slow
-def test_a_run_that_fails_is_reported_and_the_others_go_on(place, monkeypatch, capsys):
-    _tiny(monkeypatch, place)
-    out = place / "out"
-    broken = out / "gigpo" / "seed-0" / "checkpoints" / "iteration-00001"  # there, and empty
-    broken.mkdir(parents=True)
-    words = ["--out", str(out), "--only", "grpo", "gigpo", "--seeds", "0", "--iterations", "1", "--jobs", "1"]
-    assert main(words) == 1
-    assert "failed: gigpo, seed 0" in capsys.readouterr().out
-    failure = (out / "gigpo" / "seed-0" / "failed.txt").read_text("utf-8")
-    assert failure.startswith("evaluation, exit status") and "iteration-00001" in failure
-    assert (out / "grpo" / "seed-0" / "evaluation.json").exists()
-    broken.rmdir()
-    assert main(words) == 0 and not (out / "gigpo" / "seed-0" / "failed.txt").exists()
-
-
-@pytest.mark.slow
-def test_what_is_stopped_goes_on_where_it_was(place, monkeypatch):
-    _tiny(monkeypatch, place)
-    out, run = place / "out", place / "out" / "grpo" / "seed-0"
-    words = ["--out", str(out), "--only", "grpo", "--seeds", "0", "--iterations", "60"]
-    code = (
-        "import sys; from pathlib import Path; from benchmarks import recipes, recipes_rows\n"
-        "recipes_rows.QUICK_START = Path(sys.argv[1]); sys.exit(recipes.main(sys.argv[2:]))"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, str(recipes_rows.QUICK_START), *words], cwd=ROOT, env=environment()
-    )
-    until = time.monotonic() + 90
-    while not list(run.glob("checkpoints/iteration-*")) and time.monotonic() < until:
-        time.sleep(0.1)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 130
-    kept = {path.name for path in run.glob("checkpoints/iteration-*")}
-    assert kept and f"iteration-{60:05d}" not in kept and not (run / "evaluation.json").exists()
-    assert main(words) == 0
-    log = (run / "training.log").read_text("utf-8")
-    assert "resuming after iteration" in log and (run / "evaluation.json").exists()

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from chromium import CUT_OFF, Tab
+from chromium import Tab
 from flask.testing import FlaskClient
 from hypothesis import given
 from hypothesis import strategies as st
@@ -359,15 +358,3 @@ def test_a_page_follows_a_run_without_a_reload(tab, growing, tmp_path):
         tab.until("document.getElementById('live-state').innerText.includes('Finished')")
         assert tab.run("window.NOT_RELOADED") is True and tab.complaints == []
     tab.until("document.getElementById('live-connection').textContent.includes('does not answer')")
-
-
-@pytest.mark.slow
-def test_a_phone_enters_the_token_once(tab, growing):
-    tab.size(390)
-    with in_thread(make_server(ServeSettings(growing(2), port=0, token="a-token"))) as server:
-        tab.open(server.url)
-        tab.run("document.getElementById('token').value = 'a-token'; document.querySelector('button').click()")
-        tab.until("document.getElementById('live-state')?.innerText")
-        tab.until("document.querySelector('#episode h3')")
-        assert tab.run(CUT_OFF) == []
-        assert yaml.safe_load(tab.run("document.getElementById('config-text').textContent"))["name"] == "craft"

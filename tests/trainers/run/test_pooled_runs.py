@@ -114,18 +114,6 @@ def _killed_and_resumed(folder: Path, kills: int, sign: Path | None, **changes: 
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_at_any_moment_takes_each_episode_once(tmp_path):
-    save_model(tmp_path / "model")
-    pool = {"folder": str(tmp_path / "pool")}
-    _trained(tmp_path, **{"pool": pool, "iterations": 6})
-    (tmp_path / "runs/tiny").rename(tmp_path / "runs/first")
-    changes: dict[str, Any] = {"pool": {**pool, "take": {"source": "tiny"}}, "checkpoint_every": 1, "iterations": 6}
-    taken = _killed_and_resumed(tmp_path, 20, None, **changes)
-    with Pool(pool["folder"]) as stored:
-        assert taken == sorted(map(_said, stored.episodes()))
-
-
-@pytest.mark.slow
 def test_a_gateway_that_is_killed_at_any_moment_loses_no_episode_that_it_trained_on(tmp_path):
     save_model(tmp_path / "model")
     (tmp_path / "agent.py").write_text(AGENT)

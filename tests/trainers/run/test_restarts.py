@@ -11,7 +11,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 from folders import SUPPORT
-from tiny_runs import BOOK, BOTH, ROOT, begin, environment, summary, train, weights, without_times, write_settings
+from tiny_runs import BOTH, ROOT, environment, summary, train, weights, without_times, write_settings
 from torch.distributed import DistStoreError
 from waiting import until
 
@@ -220,39 +219,3 @@ def test_one_process_is_started_again_until_the_restarts_are_used_up(place):
     last = out.read_text().splitlines()[-1]
     assert last == f"error: {place / 'runs/tiny'} was lost, and --max-restarts 2 used up; go on with --resume"
     assert [event.facts["attempt"] for event in _restarts(place / "runs/tiny")] == [1, 2]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("patience", [30, 4])
-def test_an_environment_server_that_is_killed_and_comes_back_changes_nothing(place, patience):
-    """Within the client's patience no episode is lost; after it all of them are, and the run starts again."""
-    port = 20000 + os.getpid() % 10000
-    words = [sys.executable, "-m", "envsuite.cli", "serve", "http", "TextCraft-v0", "--port", str(port)]
-    env = {"id": "TextCraft-v0", "kwargs": dict(BOOK), "max_episode_steps": 3, "url": f"http://127.0.0.1:{port}"}
-    config = write_settings(place, envs=[env], iterations=6)
-    # The run's own patience with a silent server, which is 30 s.
-    impatient = f"import envsuite.remote.transport as t, sys; t.UNREACHABLE_SECONDS = {patience}; "
-    script = place / "impatient.py"
-    script.write_text(impatient + "from trainers.train import main; sys.exit(main(sys.argv[1:]))")
-    server = subprocess.Popen(words, cwd=ROOT, env=environment(), stderr=subprocess.DEVNULL)
-    try:
-        train("--config", str(config), "--name", "reference", timeout=500, status=0)
-        program = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1", "--max-restarts", "2"]
-        run = begin(*program, str(script), "--config", str(config))
-        # Whatever of iteration 4 is lost, the evaluation after it fails before the next checkpoint.
-        metrics = place / "runs/tiny/metrics.jsonl"
-        until(lambda: run.poll() is not None or (metrics.exists() and b'"iteration":3' in metrics.read_bytes()), 300)
-        server.kill()
-        server.wait()
-        if patience == 4:
-            until(lambda: run.poll() is not None or [*(place / "runs/tiny").glob(".ended-*")] != [], 300)
-        else:
-            time.sleep(3.0)
-        server = subprocess.Popen(words, cwd=ROOT, env=environment(), stderr=subprocess.DEVNULL)
-        said = run.communicate(timeout=500)[0]
-    finally:
-        server.kill()
-        server.wait()
-    assert run.returncode == 0, said
-    assert len(_restarts(place / "runs/tiny")) == (patience == 4), said
-    assert without_times(place / "runs/reference") == without_times(place / "runs/tiny")

@@ -12,8 +12,6 @@ import logging
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from io import StringIO
@@ -23,7 +21,6 @@ from types import SimpleNamespace
 import pytest
 from accelerate import Accelerator
 from rich.console import Console
-from tiny_runs import BOOK, begin, write_settings
 
 from envsuite.playing import activity
 from envsuite.playing.activity import ACTIVITY, ActivityState
@@ -38,8 +35,6 @@ from trainers.run.event_log import EventLog
 from trainers.run.progress import RunProgress
 from trainers.run.stopping import Abandoned, Interrupted, Stopping
 from trainers.run.watchdog import Watchdog
-
-IMPATIENT = "from trainers.run import training, watchdog; watchdog.NOTICE = 2.0; raise SystemExit(training.main())"
 
 
 def test_the_innermost_wait_is_what_is_waited_for():
@@ -82,53 +77,6 @@ def test_a_long_wait_is_logged_at_the_threshold_and_after_each_doubling_and_show
         assert looked(12) == 1, "another wait"
     monkeypatch.undo()
     ACTIVITY.begin("start")
-
-
-def _wait_for(file: Path, pattern: str, process: subprocess.Popen[str], seconds: float = 240.0) -> re.Match[str]:
-    end = time.monotonic() + seconds
-    while True:
-        if file.is_file() and (found := re.search(pattern, file.read_text())):
-            return found
-        assert time.monotonic() < end, f"no {pattern} in {file}: {file.read_text() if file.is_file() else 'missing'}"
-        assert process.poll() is None, process.communicate()[0]
-        time.sleep(0.1)
-
-
-@pytest.fixture
-def textcraft() -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A TextCraft server in a process of its own, and its address."""
-    command = [sys.executable, "-m", "envsuite.cli", "serve", "http", "TextCraft-v0", "--port", "0", "--workers", "0"]
-    process = begin(*command)
-    assert process.stdout is not None
-    try:
-        url = next(found[0] for line in process.stdout if (found := re.search(r"http://[0-9.]+:[0-9]+", line)))
-        yield process, url
-    finally:
-        process.send_signal(signal.SIGCONT)
-        process.kill()
-        process.communicate()
-
-
-@pytest.mark.slow
-def test_a_run_whose_environment_hangs_says_which_server_and_since_when_and_goes_on(place, textcraft):
-    server, url = textcraft
-    env = {"id": "TextCraft-v0", "kwargs": dict(BOOK), "max_episode_steps": 3, "url": url}
-    config = write_settings(place, envs=[env], **{"evaluation.episodes": None, "evaluation.envs": []})
-    run = begin(sys.executable, "-c", IMPATIENT, "--config", str(config), "--iterations", "30")
-    try:
-        _wait_for(place / "runs/tiny/metrics.jsonl", '"iteration":1,', run)
-        server.send_signal(signal.SIGSTOP)
-        log = place / "runs/tiny/run.log"
-        _wait_for(
-            log, rf"rank 0 \(pid {run.pid} on \S+\) has waited [0-9]+ s in rollout for .*TextCraft-v0 at {url}", run
-        )
-        server.send_signal(signal.SIGCONT)
-        _wait_for(log, "goes on", run)
-        said = run.communicate(timeout=240)[0]
-    finally:
-        run.kill()
-    assert run.returncode == 0, said
-    assert "has waited" in said, "on the display, too"
 
 
 @pytest.fixture

@@ -20,12 +20,13 @@ from envsuite.alfworld.families import FAMILIES
 from envsuite.alfworld.game_writer import display_names
 from envsuite.alfworld.generate import MANIFEST, SPLITS, GameFiles, GameSet, ensure, main, make
 from envsuite.alfworld.scenes import EDITION, PLANS, UNSEEN, SceneDifficulty, layouts
-from envsuite.alfworld.vocabulary import CONTAINS, FIXED, LAMP, ROOMS
+from envsuite.alfworld.vocabulary import CONTAINS, LAMP, ROOMS
 from envsuite.alfworld.world import NativeGame
 from envsuite.core.errors import UsageError
 from envsuite.data.locks import try_locked
 
-GOLDEN = {3: "569e55ff"}
+GOLDEN = {3: ["569e55ff", "55e8ad07", "592bd30a"]}
+"""By edition: of the usual difficulty, of small bare rooms with decoys, and of large rooms where all is hidden."""
 
 difficulties = st.one_of(
     st.just(SceneDifficulty()),
@@ -164,18 +165,6 @@ def test_nothing_is_hidden_or_all_of_it_as_the_difficulty_says(seed, index, deco
         assert all(map(game.behind_door, game.of_goal))
 
 
-def test_fewer_receptacles_and_things_make_smaller_rooms():
-    def size(difficulty: SceneDifficulty) -> tuple[int, int]:
-        made = [Game(make(0, "train", index, difficulty)) for index in range(30)]
-        return sum(len(g.ids("receptacleType")) for g in made), sum(len(g.ids("pickupable")) for g in made)
-
-    receptacles, things = size(SceneDifficulty())
-    few = size(SceneDifficulty(receptacles=30, things=30))
-    assert few[0] < 0.7 * receptacles and few[1] < 0.5 * things
-    many = size(SceneDifficulty(receptacles=150, things=150))
-    assert many[0] > 1.2 * receptacles and many[1] > 1.2 * things
-
-
 @pytest.mark.parametrize("wrong", [{"receptacles": 0}, {"things": 301}, {"hidden": 101}, {"decoys": -1}])
 def test_a_difficulty_out_of_bounds_is_an_error_that_names_them(wrong):
     with pytest.raises(UsageError, match=rf"Difficulty\.{next(iter(wrong))} must be from \d+ to \d+"):
@@ -192,19 +181,12 @@ def test_unseen_rooms_are_laid_out_as_no_other(seed):
 
 
 def test_the_games_of_an_edition_never_change():
-    made = [make(seed, split, index) for seed in (0, 1) for split in SPLITS for index in range(12)]
-    digest = hashlib.sha256("".join(m.path + m.game + m.record for m in made).encode()).hexdigest()[:8]
+    games = [[make(seed, split, index) for seed in (0, 1) for split in SPLITS for index in range(12)]]
+    for difficulty in (SceneDifficulty(30, 30, hidden=0, decoys=4), SceneDifficulty(150, 150, hidden=100, decoys=0)):
+        games.append([make(0, "train", index, difficulty) for index in range(12)])
+    texts = ["".join(game.path + game.game + game.record for game in made) for made in games]
     # Changed on purpose? Raise EDITION: folders of games that exist must not be mistaken for the new ones.
-    assert GOLDEN == {EDITION: digest}
-
-
-def test_what_lies_somewhere_is_allowed_there():
-    for room in ROOMS:
-        kinds = {kind for kind, _ in room.receptacles}
-        assert kinds <= set(CONTAINS)
-        for thing in room.things:
-            assert set(thing.places) <= kinds
-            assert thing.kind in FIXED or all(thing.kind in CONTAINS[place] for place in thing.places)
+    assert GOLDEN == {EDITION: [hashlib.sha256(text.encode()).hexdigest()[:8] for text in texts]}
 
 
 def test_the_vocabulary_is_that_of_alfred():

@@ -5,17 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections import Counter
 from itertools import islice
 from typing import Any
 
-import numpy as np
 import pytest
 
 from envsuite.core.errors import UsageError
-from envsuite.papersearch.citing import MOST_PAPERS, Draws, attach, calendar_days, keys
+from envsuite.papersearch.citing import MOST_PAPERS
 from envsuite.papersearch.literature import FIELD, LEAST_GOLD, MOST_GOLD, Literature
-from envsuite.papersearch.vocabulary import table, topic_of
+from envsuite.papersearch.vocabulary import table
 from envsuite.retrieval.analysis import analyze
 from envsuite.retrieval.documents import Document
 
@@ -51,14 +49,6 @@ def test_each_paper_has_a_key_and_clean_sentences_of_its_own_and_cites_papers_th
         assert paper.facts["authors"] and paper.facts["venue"]
 
 
-def test_few_papers_get_many_citations(papers):
-    cited = Counter(key for paper in papers.values() for key in paper.links)
-    counts = sorted((cited[key] for key in papers), reverse=True)
-    assert 7 < sum(counts) / len(papers) < 12
-    assert sum(counts[:700]) > sum(counts) * 0.4
-    assert counts[0] > 20 * sum(counts) / len(papers)
-
-
 def test_hidden_gold_shares_no_word_with_the_names_in_the_query_and_other_gold_does(papers, queries):
     phrases = [*table("sentences")["method-problem"], *table("sentences")["problem-setting"]]
     phrases += table("sentences")["method-setting"]
@@ -90,40 +80,6 @@ def test_3_to_20_gold_papers_no_newer_than_the_query_can_be_reached_by_citations
         }:  # fmt: skip
             reached |= more
         assert reached == gold
-
-
-def test_most_queries_have_papers_of_the_same_kind_that_are_too_new(source):
-    field, newer, total = source.field(0), 0, 0
-    numbers = keys(np.arange(len(field.day)), source.seed).tolist()
-    place = {f"P{key:07d}": at for at, key in enumerate(numbers)}
-    dates = calendar_days(field.day, "2000-01-01")
-    pairs = {"method-problem": (1, 0), "problem-setting": (0, 2), "method-setting": (1, 2)}
-    for task in islice(source.tasks(), 200):
-        one = place[task["gold"][0]]
-        same = field.topic == field.topic[one]
-        for kind in pairs[task["kind"]]:
-            same &= field.concept[:, kind] == field.concept[one, kind]
-        seen = same & (dates <= task["date"])
-        assert {place[key] for key in task["gold"]} == {*np.flatnonzero(seen).tolist()}
-        newer += bool((same & ~seen).any())
-        total += 1
-    assert newer > total * 0.95
-
-
-def test_splits_have_queries_of_different_topics(source, queries):
-    place = {}
-    for number in (0, 1):
-        field = source.field(number)
-        numbers = keys(np.arange(len(field.day)) + number * FIELD, source.seed).tolist()
-        place |= {f"P{key:07d}": (number, topic) for key, topic in zip(numbers, field.topic.tolist(), strict=True)}
-    topics: dict[str, set[tuple[int, int]]] = {}
-    for task in queries:
-        found = {place[key] for key in task["gold"]}
-        assert len(found) == 1
-        topics.setdefault(task["split"], set()).update(found)
-    assert topics.keys() == {"train", "validation", "test"}
-    assert not topics["train"] & topics["validation"] and not (topics["train"] | topics["validation"]) & topics["test"]
-    assert len({task["id"] for task in queries}) == len(queries)
 
 
 def test_a_larger_literature_begins_with_the_same_fields(papers):
@@ -160,7 +116,8 @@ def test_the_generator_is_pinned():
     found = hashlib.sha256()
     for paper in islice(Literature().documents(), 500):
         found.update(json.dumps([paper.key, paper.title, paper.text, paper.date, *paper.links]).encode())
-    assert found.hexdigest()[:12] == "c398aebd8107", "the papers have changed: increase the version in GENERATOR"
+    found.update(json.dumps([dict(task) for task in islice(Literature().tasks(), 200)]).encode())
+    assert found.hexdigest()[:12] == "e4ac75d72d1b", "the literature has changed: increase the version in GENERATOR"
 
 
 def test_no_word_is_in_two_lists_or_in_a_sentence():
@@ -169,32 +126,3 @@ def test_no_word_is_in_two_lists_or_in_a_sentence():
     assert len(stems) == len({*stems}) == sum(len(lists[name]) for name in LISTS)
     lines = [line for lines in table("sentences").values() for line in lines]
     assert not {*stems} & {stem for line in lines for stem in analyze(re.sub(r"\{\w+\}", " ", line))}
-
-
-def test_names_of_a_topic_have_no_word_in_common():
-    topic = topic_of("some topic", 7)
-    names = [name.removeprefix("the ") for kind in topic.names for names in kind for name in names]
-    words = [word for name in names for word in name.split() if word != "and"] + [*topic.words]
-    assert len(words) == len({*words})
-
-
-def test_keys_are_a_permutation():
-    found = keys(np.arange(200_000), 1)
-    assert len({*found.tolist()}) == 200_000
-    assert 0 <= found.min() and found.max() < MOST_PAPERS
-    assert abs(np.corrcoef(np.arange(200_000), found)[0, 1]) < 0.01
-
-
-def test_citations_stay_in_their_group_and_go_back_in_time():
-    draws = Draws("test")
-    group, day = draws.below(40, 1000), draws.below(500, 1000)
-    by_date = np.argsort(day, kind="stable")
-    rank = np.empty(1000, dtype=np.int64)
-    rank[by_date] = np.arange(1000)
-    cited = attach(group, by_date, 3, draws)
-    first = [min(np.flatnonzero(group == one), key=lambda at: rank[at]) for one in range(40)]
-    for paper in range(1000):
-        if paper in first:
-            assert (cited[paper] == -1).all()
-        else:
-            assert (group[cited[paper]] == group[paper]).all() and (rank[cited[paper]] < rank[paper]).all()

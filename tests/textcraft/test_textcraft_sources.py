@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from envsuite.core.draws import Draw
 from envsuite.textcraft import source
 from envsuite.textcraft.generate import generated_book
 from envsuite.textcraft.planning import plan
-from envsuite.textcraft.source import builtin_book, craftable_names, fold, folder_book, vocabulary
+from envsuite.textcraft.source import builtin_book, fold, folder_book
 from envsuite.textcraft.tasks import HORIZON, MANIFEST, load, main
 from envsuite.textcraft.world import NAMESPACE, Crafting, CraftRecipe, Ingredient, RecipeBook
 
@@ -69,38 +70,9 @@ def test_a_generated_book_has_the_goals_asked_for_no_deeper_than_asked(seed):
         assert len(book.depth) == len(book.recipes), "every item can be made"
 
 
-def test_generated_names_are_new_and_of_known_words():
-    book = generated_book(7, 1000)
-    words = set(vocabulary())
-    for item in book.recipes:
-        name = item.removeprefix(NAMESPACE)
-        assert name not in craftable_names()
-        assert words.issuperset(name.split("_"))
-    everything = {*book.recipes, *book.base, *book.families}
-    assert len(everything) == len(book.recipes) + len(book.base) + len(book.families)
-
-
-def test_generated_books_have_the_depths_and_families_of_minecrafts():
-    ours, real = generated_book(3, 2000), builtin_book()
-    for depth, slack in ((2, 0.12), (3, 0.12), (4, 0.08)):
-        shares = [
-            sum(d == depth for d in b.depth.values()) / sum(d > 1 for d in b.depth.values()) for b in (ours, real)
-        ]
-        assert abs(shares[0] - shares[1]) < slack
-    assert len(ours.families) >= 10
-    assert any(i.family for ways in ours.recipes.values() for recipe in ways for i in recipe.inputs)
-
-
-def test_generated_names_share_words_with_their_ingredients_about_as_often_as_minecrafts():
-    def share(book: RecipeBook) -> float:
-        ways = [recipe for found in book.recipes.values() for recipe in found]
-        alike = [any(set(plain(recipe.output)) & set(plain(i.name)) for i in recipe.inputs) for recipe in ways]
-        return sum(alike) / len(alike)
-
-    def plain(name: str) -> list[str]:
-        return name.removeprefix(NAMESPACE).split("_")
-
-    assert abs(share(generated_book(3, 2000)) - share(builtin_book())) < 0.06
+def test_a_seed_gives_this_book_for_ever():
+    shown = "\n".join(sorted(texts(generated_book(7, 200))))
+    assert hashlib.sha256(shown.encode()).hexdigest()[:12] == "cf7a85249624"
 
 
 def test_a_generated_book_needs_a_goal():

@@ -4,7 +4,6 @@ import hashlib
 import itertools
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, fields
@@ -26,7 +25,7 @@ from envsuite.webshop.catalogue import KINDS, Catalogue
 from envsuite.webshop.documents import document
 from envsuite.webshop.env import WebShop
 from envsuite.webshop.expert import WebShopExpert, WebShopLexical, plan
-from envsuite.webshop.generate import COMPOSED, WISHES, Shop, ShopDifficulty
+from envsuite.webshop.generate import WISHES, Shop, ShopDifficulty
 from envsuite.webshop.goals import ShoppingGoal
 from envsuite.webshop.nouns import BuiltinNouns
 from envsuite.webshop.products import Product
@@ -67,8 +66,22 @@ def families(shop: Shop) -> Iterator[tuple[list[list[Product]], Callable[[Produc
         )
 
 
-def test_a_seed_gives_this_shop_for_ever_or_the_edition_is_another():
-    assert content(Shop(products=200)) == "3eae80971f7500f71b1239b75c95132f61d621c6ddd5b8987977eabee2e1d532"
+@pytest.mark.parametrize(
+    ("shop", "digest"),
+    [
+        (Shop(products=200), "3eae80971f7500f71b1239b75c95132f61d621c6ddd5b8987977eabee2e1d532"),
+        (
+            Shop(7, 60, ShopDifficulty(0, attributes=2, options=0, hidden=0, vagueness=0)),
+            "05764c1eaf4b98857244959cc8b0e2fddf715e9863698045ebf824e04624e234",
+        ),
+        (
+            Shop(7, 60, ShopDifficulty(3, attributes=4, options=3, hidden=100, vagueness=100)),
+            "8fd4768b91118c27e4c68af8efcb950c007bea1e262a8edf66d165922aaeb7ef",
+        ),
+    ],
+)
+def test_a_seed_gives_this_shop_for_ever_or_the_edition_is_another(shop, digest):
+    assert content(shop) == digest
 
 
 @settings(max_examples=20)
@@ -103,17 +116,6 @@ def test_every_goal_can_be_reached_and_near_misses_miss_it(shop):
                 assert bought.r_type == 1.0 and bought.total == pytest.approx(1 - 1 / asked), (goal, other)
 
 
-def test_near_misses_differ_in_attribute_option_or_price_by_turns():
-    wrong = Counter[str]()
-    with families(Shop(products=400)) as (found, goals):
-        for first, *others in found:
-            for goal, other in itertools.product(goals(first), others):
-                bought = score(other, goal, plan(other, goal).values())
-                option = bought.r_option is not None and bought.r_option < 1
-                wrong += Counter(attribute=bought.r_att < 1, option=option, price=not bought.r_price)
-    assert len(wrong) == 3 and min(wrong.values()) > 0.7 * max(wrong.values())
-
-
 def _document(raw: RawProduct) -> str:
     options = {name: [{"value": value} for value in values] for name, values in raw.options.items()}
     texts = {"name": raw.title, "full_description": raw.description, "small_description": raw.bullets}
@@ -144,37 +146,6 @@ def test_what_is_not_vague_is_said_in_the_words_of_the_shop():
         for wish in wishes
         for attribute in wish["instruction_attributes"]
     )
-
-
-def test_difficulty_says_how_much_there_is_of_everything():
-    shop = Shop(products=600, difficulty=ShopDifficulty(near_misses=1, attributes=3, options=3))
-    assert shop.family == 2
-    assert {len(entry["attributes"]) for _, entry in shop.known_attributes()} == {3}
-    assert {len(raw.options) for raw in shop.raw_products()} == {0, 1, 2, 3}
-    bare = list(Shop(products=50, difficulty=ShopDifficulty(options=0)).raw_products())
-    assert all(raw.options == {} for raw in bare)
-
-
-def test_instructions_vary_and_read_like_sentences():
-    shop = Shop(products=3000)
-    said = [wish["instruction"] for wishes in shop.wishes_of_people().values() for wish in wishes]
-    said += [entry["instruction"] for _, entry in shop.known_attributes() if "instruction" in entry]
-    assert len(set(said)) > 0.95 * len(said)
-    for text in said:
-        assert text == " ".join(text.split()) and "{" not in text and " ," not in text and not text.endswith(".")
-    share = sum("instruction" in entry for _, entry in shop.known_attributes()) / 3000
-    assert abs(share - COMPOSED / 100) < 0.05
-
-
-def test_texts_of_a_product_have_no_marks_left():
-    for raw in Shop(products=500).raw_products():
-        texts = (raw.title, raw.description, *raw.bullets, *(r.title + r.body for r in raw.reviews))
-        assert all(text and "{" not in text and text == " ".join(text.split()) for text in texts)
-        assert (raw.rating == "N.A.") == (not raw.reviews)
-        assert raw.price_tag == " to ".join(f"${price}" for price in raw.prices) and raw.prices[0] >= 1.0
-        if raw.reviews:
-            stars = [float(review.score) for review in raw.reviews]
-            assert abs(float(raw.rating) - sum(stars) / len(stars)) <= 0.05 + 1e-9
 
 
 def test_a_large_shop_has_no_more_instructions_of_people_than_the_official_one():

@@ -353,46 +353,6 @@ def test_the_advantage_of_a_policy_s_doors_has_the_mean_zero(kind, seed):
     np.testing.assert_allclose((whole * (q - v[..., None])).sum(-1), 0.0, atol=1e-12)
 
 
-@pytest.mark.seconds
-@pytest.mark.parametrize(
-    "dials",
-    [
-        {"slip": 0.3},
-        {"aliasing": "different"},
-        {"aliasing": "different", "slip": 0.2, "mistake": "recoverable", "reward": "each", "doors": 2},
-        {"mistake": "recoverable"},
-    ],
-    ids=lambda dials: " ".join(map(str, dials.values())),
-)
-def test_values_are_the_means_of_episodes_that_are_played(dials):
-    """Over many walks: an episode's slips and names follow from the task and its doors, so a task's own are few."""
-    env, rng = Bifurcation(horizon=4, decisions=2, **dials), np.random.default_rng(0)
-    steps, episodes = 6, 8
-    off = np.zeros((len(env.tasks.ids("train")), steps + 1))
-    for number, task in enumerate(env.tasks.ids("train")):
-        walk, policy = Walk(env.kind, task), random_policy(env.kind, number)
-        for place in range(env.kind.horizon):  # at the first name of a place it plays well
-            policy[place, :, 0] = 0.05
-            policy[place, :, 0, walk.right(place) or 0] = 0.85
-        q, v = walk.values(policy, steps)
-        for _ in range(episodes):
-            env.reset(options={"task_id": task})
-            seen, rewards = list[float](), list[float]()
-            start = v[0, 0, 0, env.name]
-            while not env.done and len(seen) < steps:
-                chances = policy[(*env.state, env.name)]
-                door = int(rng.choice(env.kind.doors + 1, p=[*chances, max(0.0, 1.0 - chances.sum())]))
-                seen.append(q[(len(seen), *env.state, env.name, door)])
-                said = env.commands[door] if door < env.kind.doors else "no door"
-                rewards.append(env.step((ToolCall("take", {"command": said}),))[1])
-            to_go = np.cumsum(rewards[::-1])[::-1]
-            off[number, : len(seen)] += to_go - seen
-            off[number, -1] += to_go[0] - start
-    error = off.std(0) / np.sqrt(len(off))
-    assert (np.abs(off.mean(0)) < 4.0 * error + 1e-12).all(), "Q at each step, and V at the first"
-    assert (error[[0, -1]] > 0).all()
-
-
 def test_a_policy_of_another_shape_is_refused_in_one_line():
     with pytest.raises(UsageError, match=r"shape \(3, 2, 1, 3\); that of this walk's places is \(10, 2, 1, 3\)$"):
         Walk(Kind(), "train-0").values(np.zeros((3, 2, 1, 3)), 5)

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -21,8 +20,6 @@ from envsuite.installation.packages import Dependency
 from envsuite.installation.probes import ProbeOutput
 
 GIB = 1 << 30
-StandIn = Callable[[str, str], None]
-Program = Callable[[str, str], None]
 
 
 def by_name(found: list[InstallationCheck]) -> dict[str, InstallationCheck]:

@@ -16,9 +16,7 @@ from waiting import until
 from envsuite.core.addresses import open_socket
 from envsuite.remote import listening
 from envsuite.remote.wsgi import WSGIServer
-from envsuite.serving.server import EnvServer
 
-Start = Callable[..., EnvServer]
 Serve = Callable[..., WSGIServer]
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 

@@ -20,11 +20,9 @@ from waiting import until
 from envsuite.core import ToolCall, ToolEnv, UsageError, WorkerLost
 from envsuite.remote import RemoteEnv, transport
 from envsuite.remote.listening import CONNECTIONS, OTHER_FILES, REFUSED
-from envsuite.serving.server import EnvServer
 from envsuite.textcraft.env import TextCraft
 from envsuite.vector import EnvFactory, make_vector
 
-Start = Callable[..., EnvServer]
 ROUGH = "vector_worlds:Rough-v0"
 COMMANDS = ["inventory", "get 2 string", "get 1 oak log", "nonsense", "craft 1 white wool using 4 string", "inventory"]
 

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
@@ -20,7 +20,6 @@ from envsuite.remote import RemoteEnv, session, transport
 from envsuite.serving.server import EnvServer
 from envsuite.vector import EnvFactory, make_vector, remote
 
-Start = Callable[..., EnvServer]
 ROUGH = "vector_worlds:Rough-v0"
 GO = do("go")
 PATIENCE = 1.5

@@ -24,7 +24,6 @@ from envsuite.remote.session import describe_again
 from envsuite.serving.server import EnvServer
 from envsuite.vector import EnvFactory, Vector, VectorEvent, make_vector, members
 
-Start = Callable[..., EnvServer]
 COMMANDS = ["inventory", "get 2 oak logs", "nonsense", "get 1 bamboo", "craft 1 stick using 2 bamboo", "inventory"]
 SLOTS = 6
 getaddrinfo = socket.getaddrinfo

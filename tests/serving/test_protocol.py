@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -17,11 +16,8 @@ from envsuite.remote import transport
 from envsuite.remote.protocol import TITLES
 from envsuite.serving.bridges.settings import BridgeSettings
 from envsuite.serving.schemas import DOCUMENT
-from envsuite.serving.server import EnvServer
 from envsuite.serving.settings import ServerSettings
 from envsuite.textcraft.env import TextCraft
-
-Start = Callable[..., EnvServer]
 
 
 def test_the_listings_say_what_there_is(server):

@@ -10,12 +10,10 @@ from waiting import until
 
 from envsuite.core import ToolCall, UsageError
 from envsuite.remote import transport
-from envsuite.serving.server import EnvServer
 from envsuite.vector import EnvFactory, RemoteVector, Vector, VectorEvent, make_vector, members, remote
 
 COMMANDS = ["inventory", "get 2 oak logs", "get 1 bamboo", "craft 1 stick using 2 bamboo", "nonsense", "\x00", "\udc00"]
 ROUGH = "vector_worlds:Rough-v0"
-Start = Callable[..., EnvServer]
 
 
 def play(vector: Vector) -> list[list[VectorEvent]]:

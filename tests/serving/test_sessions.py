@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -22,7 +21,6 @@ from envsuite.serving import front, host
 from envsuite.serving.host import SessionHost
 from envsuite.serving.server import EnvServer
 
-Start = Callable[..., EnvServer]
 ROUGH = "vector_worlds:Rough-v0"
 GO = (ToolCall("do", {"command": "go"}),)
 

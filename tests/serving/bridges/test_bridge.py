@@ -6,7 +6,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import anyio
@@ -26,7 +26,6 @@ from envsuite.serving.bridges import players
 from envsuite.serving.bridges.players import offer
 from envsuite.serving.bridges.server import Bridge
 
-Start = Callable[..., Bridge]
 BOTH = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),

@@ -6,7 +6,7 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import anyio
@@ -25,7 +25,6 @@ from envsuite.serving.bridges.server import Bridge, bridging
 from envsuite.serving.bridges.settings import BridgeSettings
 from envsuite.textcraft.env import TextCraft
 
-Start = Callable[..., Bridge]
 PATIENT = "talk:Patient-v0"
 
 

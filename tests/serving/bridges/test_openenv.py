@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -18,10 +17,7 @@ from hypothesis import strategies as st
 from talk import EACH, at, empty, example, played, run
 from websockets.asyncio.client import ClientConnection, connect
 
-from envsuite.serving.bridges.server import Bridge
 from envsuite.textcraft.env import TextCraft
-
-Start = Callable[..., Bridge]
 
 
 async def say(socket: ClientConnection, message: Any) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import logging
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scripted_endpoint import ScriptedEndpoint, completion
-from talking import CHAT, TOOL, Place, Wire, ask, body, raw
+from talking import CHAT, TOOL, Wire, ask, body, raw
 
 from envsuite.core.errors import UsageError
 from trainers.gateway.app import serve
 from trainers.gateway.session import Limits
 from trainers.rollout.config import AgentConfig
 
-Made = Callable[..., Place]
 ROOT = Path(__file__).resolve().parents[3]
 ERROR = {"message", "type", "param", "code"}
 MESSAGES, RESPONSES = "/v1/messages", "/v1/responses"

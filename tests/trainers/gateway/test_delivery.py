@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +14,6 @@ from hypothesis import strategies as st
 from talking import CHAT, Place, Wire, body, raw, recorded
 
 from envsuite.playing.engine import Sampling
-
-Made = Callable[..., Place]
 
 
 def _asked(place: Place, count: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -21,7 +21,6 @@ from trainers.gateway.session import Limits, Session
 
 pytestmark = pytest.mark.seconds
 
-Made = Callable[..., Place]
 PATHS = {"chat": CHAT, "messages": "/v1/messages", "responses": "/v1/responses"}
 WAYS = (*PATHS, "in process")
 everywhere = pytest.mark.parametrize("how", WAYS)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 import torch
-from folders import SUPPORT
 from peft import PeftModel
 from safetensors.torch import load_file
 from tiny_runs import model, summary, tokenizer, without_times, write_settings
@@ -19,7 +17,6 @@ from trainers.programs.evaluate import main as evaluate
 from trainers.programs.export_model import main as export
 from trainers.train import main
 
-KILLED = (sys.executable, str(SUPPORT / "killed_run.py"))
 LORA = {"rank": 4, "alpha": 8}
 KL = {"objective": {"kl": "k3"}}
 

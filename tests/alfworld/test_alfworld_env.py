@@ -1,4 +1,4 @@
-"""The player that a base model imitates in ALFWorld."""
+"""ALFWorld-v0: its episodes on each engine, the figures on its page, and the player that a base model imitates."""
 
 from __future__ import annotations
 

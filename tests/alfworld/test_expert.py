@@ -1,9 +1,4 @@
-"""The expert plays from what the games show.
-
-The expert on real games.
-
-Task sentences and game texts as the expert reads them.
-"""
+"""What the expert reads from a game, and that it wins."""
 
 import json
 import random

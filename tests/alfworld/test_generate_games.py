@@ -1,3 +1,5 @@
+"""Games of ALFWorld that are generated: what they hold, and the folders that they are written to."""
+
 from __future__ import annotations
 
 import hashlib

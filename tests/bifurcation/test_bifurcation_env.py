@@ -1,4 +1,4 @@
-"""The values of a policy on a walk, against all that may happen, and against episodes that are played."""
+"""Bifurcation-v0: walks and dials, the expert, its practice, and the exact values of a policy."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Commands whose output nobody reads, or that were started without one.
-
-Ctrl-C at every moment of a command: status 130 and one line.
-"""
+"""Commands: usage, output that nobody reads, and Ctrl-C at every moment."""
 
 from __future__ import annotations
 

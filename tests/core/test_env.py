@@ -1,4 +1,4 @@
-"""A snapshot goes on where it was taken, and nowhere else."""
+"""Episodes of any environment: calls, misuse, observations, and snapshots that go on nowhere else."""
 
 from __future__ import annotations
 

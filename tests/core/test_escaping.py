@@ -1,4 +1,4 @@
-"""Text of models, environments and agents: nothing of it reaches terminal, log or table as a control."""
+"""Text of models, environments and agents reaches no terminal, log or table as a control; messages of errors."""
 
 from __future__ import annotations
 

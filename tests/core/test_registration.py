@@ -1,4 +1,4 @@
-"""An environment in another package: the one that ``envsuite new`` writes, installed beside envsuite."""
+"""Environments by their ids: those of envsuite in Gymnasium, and those of another package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options: types, limits and errors come from one declaration."""
+"""Task sets and their manifests; options, whose types, limits and errors come from one declaration."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Tools: their schemas, their methods, and the spaces of their calls."""
+
 from __future__ import annotations
 
 import copy

@@ -1,3 +1,5 @@
+"""Where data lie, and how a file is written whole."""
+
 from __future__ import annotations
 
 import os

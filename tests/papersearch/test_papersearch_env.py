@@ -1,9 +1,4 @@
-"""``PaperSearch-v0`` through its contract: what an agent sees, and what it must not.
-
-The page of PaperSearch says what its code prints, and counts what is there.
-
-The player that a base model imitates.
-"""
+"""PaperSearch-v0: what an agent sees and must not, the figures on its page, parity, and the player to imitate."""
 
 from __future__ import annotations
 

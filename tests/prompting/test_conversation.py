@@ -1,4 +1,4 @@
-"""Memories and prompt files made so that successive prompts begin with the same tokens."""
+"""Conversations: prompts step by step, and how many tokens successive prompts share."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""The memory whose summary the policy writes in its answers."""
+"""Memories: how many steps a prompt shows, and the summary that the policy writes."""
 
 from itertools import pairwise
 

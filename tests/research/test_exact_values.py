@@ -1,4 +1,4 @@
-"""Cells without a network: updates equal to plain loops over steps, with the values of dynamic programming."""
+"""Exact values of small worlds, and updates of cells without a network."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Measures of credit assignment, and the command that takes them."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""Searches by description, and searches by other servers."""
+
 from __future__ import annotations
 
 import contextlib

@@ -1,4 +1,4 @@
-"""A small index, whose terms are kept in memory, ranks as the same one does without."""
+"""How texts become terms, and the index that ranks documents by them."""
 
 from __future__ import annotations
 

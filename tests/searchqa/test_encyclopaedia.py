@@ -1,4 +1,4 @@
-"""The player that a base model imitates, and how it reads the pages of the generated encyclopaedia."""
+"""The generated encyclopaedia, and the player that reads its pages."""
 
 from __future__ import annotations
 

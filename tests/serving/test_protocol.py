@@ -1,3 +1,5 @@
+"""The server's protocol, and the OpenAPI document that describes it."""
+
 from __future__ import annotations
 
 import json

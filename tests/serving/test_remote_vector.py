@@ -1,3 +1,5 @@
+"""Vectors whose environments are on servers, and a run on two of them."""
+
 from __future__ import annotations
 
 import time

@@ -1,4 +1,4 @@
-"""Observations with images: here, on a server, in vectors of both kinds."""
+"""Sokoban-v0: rewards and ends, texts and images, its page, parity, and the player to imitate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The player that the base model imitates."""
+"""TextCraft-v0: observations, states and stocks, its page, and the player to imitate."""
 
 from __future__ import annotations
 

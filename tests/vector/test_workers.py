@@ -1,4 +1,4 @@
-"""Settings of actors, and what is said where there is no Ray."""
+"""Environments in worker processes, and the settings of actors where there is no Ray."""
 
 import gc
 import importlib.util

@@ -1,4 +1,4 @@
-"""The player that a base model imitates in the built-in shop."""
+"""WebShop-v0: rewards, refusals, experts, its page, and the player that a base model imitates."""
 
 from __future__ import annotations
 

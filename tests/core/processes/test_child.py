@@ -1,3 +1,5 @@
+"""Child processes, and the frames that they exchange."""
+
 from __future__ import annotations
 
 import os

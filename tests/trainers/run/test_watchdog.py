@@ -1,9 +1,4 @@
-"""What a run waits for is named, on every rank; a rank that is lost ends the run, which names it.
-
-A signal stops a run at the next point where nothing is lost.
-
-News of servers become events of the run.
-"""
+"""What a run waits for is named; a signal stops it where nothing is lost; news of servers become events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts of tokens that rows share, against a trie that is built token by token."""
+"""The table of steps: its columns, who supplies them, and tokens that rows share."""
 
 from collections import Counter
 from dataclasses import replace

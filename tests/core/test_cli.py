@@ -170,14 +170,6 @@ def test_a_command_that_is_interrupted_while_it_starts_ends_with_a_line(at, tmp_
         ("pydantic", "trainers.train"),
         ("torch", "envsuite.cli show-prompt"),
         ("torch", "envsuite.cli report"),
-        pytest.param("transformers", "trainers.train", marks=pytest.mark.slow),
-        pytest.param("trainers.run.assembly", "trainers.train", marks=pytest.mark.slow),
-        pytest.param("trainers.run.evaluation", "envsuite.cli eval model", marks=pytest.mark.slow),
-        pytest.param("trainers.imitation.training", "envsuite.cli imitate", marks=pytest.mark.slow),
-        pytest.param("trainers.planning.plan", "envsuite.cli plan", marks=pytest.mark.slow),
-        pytest.param("accelerate.commands.launch", "envsuite.cli quickstart", marks=pytest.mark.slow),
-        pytest.param("torch.distributed.run", "envsuite.cli quickstart", marks=pytest.mark.slow),
-        pytest.param("trainers.run.zero_shot", "envsuite.cli show-prompt", marks=pytest.mark.slow),
     ],
 )
 def test_a_program_of_the_trainer_that_is_interrupted_while_it_imports_ends_with_a_line(at, command, tmp_path):

@@ -1,11 +1,9 @@
 from __future__ import annotations
 
 import errno
-import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -78,34 +76,9 @@ def stopped(products: int, out: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return out.with_name(f".{out.name}.building")
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, float]:
-    """The catalogue of ``STOCK``, and the seconds that it takes."""
-    out = tmp_path_factory.mktemp("many") / "lamps"
-    process = begun(out)
-    start = time.monotonic()
-    assert process.wait() == 0
-    return out.read_bytes(), time.monotonic() - start
-
-
-@pytest.mark.slow
-def test_whenever_a_build_is_killed_it_gives_the_same_bytes(tmp_path, uninterrupted):
-    whole, duration = uninterrupted
-    rng, out = random.Random(time.time_ns()), tmp_path / "lamps"
-    for round_ in range(15):
-        for _ in range(rng.randint(1, 5)):
-            process = begun(out)
-            time.sleep(rng.uniform(0, duration / 2))
-            process.kill()
-            process.wait()
-        assert begun(out).wait() == 0
-        assert out.read_bytes() == whole, f"round {round_}"
-        assert sorted(path.name for path in tmp_path.iterdir()) == [".lamps.lock", "lamps"]
-        out.unlink()
-
-
-def test_a_killed_build_leaves_no_catalogue_and_goes_on_where_it_stopped(tmp_path, monkeypatch, uninterrupted):
-    out = tmp_path / "lamps"
+def test_a_killed_build_leaves_no_catalogue_and_goes_on_where_it_stopped(tmp_path, monkeypatch):
+    out, whole = tmp_path / "lamps", tmp_path / "whole"
+    assert begun(whole).wait() == 0
     killed_at(out, "200")
     skipped = []
     original = Shop.raw_products
@@ -118,7 +91,7 @@ def test_a_killed_build_leaves_no_catalogue_and_goes_on_where_it_stopped(tmp_pat
     monkeypatch.setattr(filling, "BATCH", 20)
     monkeypatch.setattr(filling, "STEP", 5)
     build(STOCK, out, BuiltinNouns())
-    assert max(skipped) == 100 and out.read_bytes() == uninterrupted[0]
+    assert max(skipped) == 100 and out.read_bytes() == whole.read_bytes()
 
 
 def test_what_another_build_left_is_not_gone_on_from(tmp_path):

@@ -6,6 +6,7 @@ runs in processes of its own with a time limit: one that runs out of memory leav
     update     an optimiser step on 4 groups of 8 episodes of 12 steps, by kernel of attention
     generate   the engine hf: 16 groups of 8 prompts of 512 tokens, 128 tokens each
     step       an iteration of trainers.train: 16 groups of 8 episodes of ALFWorld (built-in games), 50 steps each
+    vllm       the same with the engine vllm, in a server of each process; only where --parts names it
 
 Random weights hardly ever end a response or act validly, so that a step is as long as it can be: each answer has its
 64 tokens, each episode its 50 steps.
@@ -69,7 +70,7 @@ def measured(part: Part, folder: Path, limit: float) -> dict[str, Any]:
     except EnvsuiteError as error:
         return {"name": part.name, "status": "not run", "message": str(error), "part": asdict(part)}
     words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(part.processes)]
-    several = part.processes > 1 and part.kind != "step"  # a step launches its own processes
+    several = part.processes > 1 and part.kind not in ("step", "vllm")  # a step launches its own processes
     command = [sys.executable, *(words if several else []), "-m", "benchmarks.gpu.parts"]
     environment = {**os.environ, "ENVSUITE_DATA": str(folder / "data")}
     if part.device == "cpu":
@@ -105,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m benchmarks.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, default=Path("runs"), help="folder of gpu.json and gpu.md (default runs)")
-    parser.add_argument("--parts", nargs="+", default=["update", "generate", "step"], help="default: all")
+    parser.add_argument("--parts", nargs="+", default=["update", "generate", "step"], help="default: all but vllm")
     parser.add_argument("--shapes", nargs="+", choices=["1.5b", "7b"], default=["1.5b", "7b"], help="default: both")
     parser.add_argument("--ways", nargs="+", choices=["full", "lora"], default=["full", "lora"], help="default: both")
     parser.add_argument("--attention", nargs="+", choices=KERNELS, default=KERNELS, help="of update (default: all)")

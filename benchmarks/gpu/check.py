@@ -72,7 +72,7 @@ def checks(folder: Path, smoke: bool) -> list[Check]:
         speed("update", 60),
         speed("generate", 50),
         tests("kernels of attention", _NUMBERS, "kernels or rows_of_many", 60),
-        tests("vLLM", _RUNS, "vllm", 80),
+        tests("vLLM", _RUNS, "vllm and eager", 80),
     ]
 
 

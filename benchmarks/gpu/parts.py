@@ -71,7 +71,7 @@ class Part:
     """One measurement."""
 
     kind: str
-    """``update``, ``generate`` or ``step``."""
+    """``update``, ``generate``, ``step``, or ``vllm``: a step with that engine."""
     shape: str
     way: str
     """``full``, or ``lora`` on frozen weights in bfloat16."""
@@ -201,7 +201,7 @@ def step(part: Part, folder: Path) -> dict[str, float]:
         "prompt": {"memory": "window(2)"},
         "rollout": {
             "tasks": size.tasks, "group_size": size.members, "slots": size.tasks * size.members // part.processes,
-            "sampling": {"max_tokens": size.response},
+            "sampling": {"max_tokens": size.response}, "engine": "vllm" if part.kind == "vllm" else "hf",
         },
         "optim": {"tokens_per_microbatch": size.tokens_per_microbatch},
         "evaluation": {"envs": []},
@@ -247,7 +247,7 @@ def end(child: subprocess.Popen[bytes]) -> None:
 def outcome(part: Part, folder: Path) -> dict[str, Any]:
     """What the part measured, or why it did not."""
     try:
-        if part.kind == "step":
+        if part.kind in ("step", "vllm"):
             return {"status": "ok", **step(part, folder)}
         accelerator = make_accelerator()
         return {"status": "ok", **(update if part.kind == "update" else generate)(part, accelerator)}

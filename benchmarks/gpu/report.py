@@ -65,10 +65,10 @@ def markdown(body: dict[str, Any]) -> str:
     results = body["results"]
     parts = [heading(body["machine"]) + "\n"]
     for columns, is_step in ((RATES, False), (STEPS, True)):
-        if found := [result for result in results if (result["part"]["kind"] == "step") == is_step]:
+        if found := [result for result in results if (result["part"]["kind"] in ("step", "vllm")) == is_step]:
             rows = [[result["name"], *_cells(result, columns)] for result in found]
             parts.append(markdown_table(["part", *columns.values()], rows))
-    if any(result["part"]["kind"] == "step" for result in results):
+    if any(result["part"]["kind"] in ("step", "vllm") for result in results):
         parts.append(f"{PUBLISHED}\n{RANDOM}\n")
     if failed := [result for result in results if result["status"] != "ok"]:
         parts.append("".join(f"- {r['name']}: {r['status']} ({_short(r['message'])})\n" for r in failed))

@@ -75,13 +75,12 @@ def episodes(size: int, *, groups: int, members: int, steps: int, prompt: int, r
                 answer = rng.integers(size, size=response)
                 rows.append((group, group * members + member, t, text, answer))
                 text = np.concatenate([text, answer, rng.integers(size, size=response)])
-    keys = np.full(len(rows), "s", object)
     return StepTable(
         group_id=np.array([row[0] for row in rows], np.int64),
         episode_id=np.array([row[1] for row in rows], np.int64),
         t=np.array([row[2] for row in rows], np.int64),
         reward=np.zeros(len(rows)),
-        state_key=keys,
+        state_key=np.full(len(rows), "s", object),
         valid=np.ones(len(rows), np.bool_),
         prompt=Ragged.of((row[3] for row in rows), np.int64),
         response=Ragged.of((row[4] for row in rows), np.int64),

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from envsuite import __version__
 from envsuite.installation import checks, extras, gpu, machine
 from envsuite.installation.check import InstallationCheck
+from envsuite.installation.vllm import installed_vllm
 
 EXAMPLES = """examples:
   envsuite doctor
@@ -30,6 +31,7 @@ PARTS: tuple[tuple[str, Callable[[], list[InstallationCheck]]], ...] = (
     ("accelerator", gpu.bfloat16_on_cpu),
     ("accelerator", gpu.variables),
     ("accelerator", gpu.flash_attention),
+    ("accelerator", installed_vllm),
     ("sandbox", machine.sandboxes),
     ("programs", machine.programs),
     ("limits", machine.limits),

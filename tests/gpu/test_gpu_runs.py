@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import os
 import subprocess
@@ -13,8 +12,10 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from tiny_runs import ROOT, environment, save_model, settings, summary, write_settings
+from policies import wide_llama
+from tiny_runs import ROOT, environment, save_model, summary, write_settings
 
+from envsuite.installation.vllm import look_up_vllm, vllm_python
 from trainers.report.metrics import read_metrics
 
 ADAPTER = {"model.adapter": {"rank": 4, "base": "bfloat16"}, "model.compute_dtype": "bfloat16"}
@@ -104,31 +105,64 @@ def test_two_processes_have_the_metrics_of_one(name: str, place: Path, device: t
     assert again["train/grad_norm"] == pytest.approx(first["train/grad_norm"], rel=max(tolerance, 1e-2))
 
 
-@pytest.mark.cuda_only
-@pytest.mark.parametrize("engine", ["vllm", "auto"])
-def test_a_vllm_server_on_the_same_gpu(engine: str, place: Path) -> None:
-    """It takes a share of what is free, sleeps while the policy trains, and proves each update of its weights."""
-    python = os.environ.get("ENVSUITE_VLLM_PYTHON") or (sys.executable if importlib.util.find_spec("vllm") else None)
-    if python is None:
-        pytest.skip("needs vLLM: pip install vllm, or ENVSUITE_VLLM_PYTHON names an interpreter that has it")
-    options = {"python": python, "arguments": {"max-model-len": 512, "enforce-eager": True}}
-    changes = {"rollout.engine": engine, "rollout.engine_options": options, "model.compute_dtype": "bfloat16"}
-    assert settings(place, **changes)["rollout"]["engine"] == engine
-    done = _launch(write_settings(place, **changes), timeout=900)
+VLLM: dict[str, dict[str, Any]] = {
+    "graphs": {},
+    "eager": {"enforce-eager": True},
+    "asynchronous": {"async-scheduling": True},
+    "synchronous": {"no-async-scheduling": True},
+}
+"""Arguments of vLLM; without any it captures CUDA graphs, and fits its longest sequence to its memory."""
+
+
+def _has_vllm(python: str) -> None:
+    installation = look_up_vllm(python)
+    if installation.problem:
+        pytest.skip(f"needs vLLM: {installation.problem}")
+
+
+def _check_vllm(place: Path, processes: int = 1, options: dict[str, Any] | None = None, **changes: Any) -> None:
+    """Has a run sample with vLLM, whose updates are proven, and whose log-probabilities are the policy's."""
+    wide_llama(tied=False).save_pretrained(place / "model")
+    changes |= {"rollout.engine_options": options or {}, "model.compute_dtype": "bfloat16"}
+    done = _launch(write_settings(place, **{"rollout.engine": "vllm", **changes}), processes, timeout=900)
     assert done.returncode == 0, done.stderr[-3000:]
     assert yaml.safe_load((place / "runs/tiny/config.yaml").read_text())["rollout"]["engine"] == "vllm"
-    assert all(record["train/logprob_gap"] < 0.1 for record in _metrics(place))
+    assert len(_metrics(place)) == 4 and all(record["train/logprob_gap"] < 0.1 for record in _metrics(place))
 
 
 @pytest.mark.cuda_only
-@pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="this interpreter has no vLLM")
+@pytest.mark.parametrize("way", VLLM)
+@pytest.mark.parametrize("sleep", [True, False])
+def test_a_vllm_server_on_the_same_gpu(sleep: bool, way: str, place: Path) -> None:
+    """It takes a share of what is free, sleeps while the policy trains and wakes for its weights, and proves each."""
+    _has_vllm(vllm_python())
+    _check_vllm(place, options={"sleep": sleep, "arguments": VLLM[way]})
+
+
+@pytest.mark.cuda_only
+@pytest.mark.parametrize("changes", [{"rollout.engine": "auto"}, ADAPTER], ids=["auto", "adapter"])
+def test_a_vllm_server_chosen_by_auto_and_one_that_reloads_adapters(changes: dict[str, Any], place: Path) -> None:
+    if "model.adapter" in changes:
+        pytest.importorskip("peft", reason="needs peft: pip install 'envsuite[lora]'")
+    _has_vllm(vllm_python())
+    _check_vllm(place, **changes)
+
+
+@pytest.mark.cuda_only
+@pytest.mark.gpus(2)
+@pytest.mark.parametrize("size", ["tensor-parallel-size", "data-parallel-size"])
+def test_a_vllm_server_over_two_gpus(size: str, place: Path) -> None:
+    """One process trains on the first; of two replicas each proves its weights."""
+    _has_vllm(vllm_python())
+    _check_vllm(place, options={"arguments": {size: 2}})
+
+
+@pytest.mark.cuda_only
+@pytest.mark.parametrize("way", VLLM)
 @pytest.mark.parametrize("processes", [1, 2])
-def test_vllm_in_the_trainers_processes(place: Path, processes: int) -> None:
+def test_vllm_in_the_trainers_processes(processes: int, way: str, place: Path) -> None:
     """As above, without a server, on the GPU of each process."""
     if processes > torch.cuda.device_count():
         pytest.skip(f"needs {processes} GPUs, and there is {torch.cuda.device_count()}")
-    options = {"place": "process", "arguments": {"max-model-len": 512, "enforce-eager": True}}
-    changes = {"rollout.engine": "vllm", "rollout.engine_options": options, "model.compute_dtype": "bfloat16"}
-    done = _launch(write_settings(place, **changes), processes, timeout=900)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert all(record["train/logprob_gap"] < 0.1 for record in _metrics(place))
+    _has_vllm(sys.executable)
+    _check_vllm(place, processes, {"place": "process", "arguments": VLLM[way]})

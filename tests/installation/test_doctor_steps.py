@@ -13,11 +13,13 @@ import sys
 import pytest
 from packaging.requirements import Requirement
 from test_doctor import by_name
+from vllm_interpreters import vllm_interpreter
 
 from envsuite.installation import extras, gpu, machine
 from envsuite.installation.packages import Dependency, requirements, requirements_of
 from envsuite.installation.probes import ProbeOutput
 from envsuite.installation.tryout import STEPS
+from envsuite.installation.vllm import installed_vllm
 from trainers.programs.tryout import STEPS as OF_TRAINER
 
 
@@ -91,6 +93,34 @@ def test_a_flash_attention_of_another_torch_is_told_in_a_line(stand_in):
     assert check.status == "broken" and symbol in check.found and "\n" not in check.found
     assert "--no-build-isolation" in check.remedy and not check.required
     assert found["flash-attn-3"].status == "absent"
+
+
+@pytest.mark.parametrize(
+    ("vllm", "torch", "status", "said"),
+    [
+        (
+            None,
+            "2.13.0",
+            "absent",
+            "vLLM 0.32 goes into one environment with torch 2.13.0, others need one of their own",
+        ),
+        ("0.32.0", "2.13.0", "ok", "vLLM 0.32.0 with torch 2.13.0 in {}; for servers, not for place: process"),
+        ("0.33.0", "2.14.0", "ok", "vLLM 0.33.0 with torch 2.14.0 in {}; for servers, not for place: process"),
+        ("0.33.0", "2.13.0", "broken", "vLLM 0.33.0 wants torch==2.14.0, and {} has 2.13.0"),
+        ("0.40.0", "2.14.0", "warning", "vLLM 0.40.0 with torch 2.14.0 in {}; tested were 0.32 and 0.33"),
+    ],
+)
+def test_the_doctor_says_which_vllm_there_is_and_whether_it_goes_with_its_torch(
+    vllm, torch, status, said, tmp_path, monkeypatch
+):
+    python = vllm_interpreter(tmp_path, vllm, torch)
+    monkeypatch.setenv("ENVSUITE_VLLM_PYTHON", python)
+    monkeypatch.setattr("envsuite.installation.vllm.version_of", {"torch": "2.13.0+cpu"}.get)
+    (check,) = installed_vllm()
+    assert check.status == status and said.format(python) in check.found and not check.required
+    assert ("ENVSUITE_VLLM_PYTHON" in check.remedy) and ("python -m venv vllm-env" in check.remedy) == (
+        status in ("absent", "broken")
+    )
 
 
 @pytest.mark.parametrize(("slow", "status"), [(True, "warning"), (False, "ok")])

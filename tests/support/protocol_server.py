@@ -35,10 +35,16 @@ class ProtocolServer:
     def __init__(self, model: PreTrainedModel, dtype: str = "float32", port: int = 0) -> None:
         self.model = copy.deepcopy(model)
         self.about = {
-            "protocol": "1", "version": None, "config": self.model.config.to_dict(), "dtype": dtype,
+            "protocol": "2", "version": None, "config": self.model.config.to_dict(), "dtype": dtype,
             "logprobs_mode": "processed_logprobs", "quantization": None, "cuts_prompts": False, "adapter_rank": 0,
-            "workers": 1,
+            "workers": 1, "balances_elsewhere": False,
         }  # fmt: skip
+        self.replicas = 1
+        """Copies of the weights, of which the model is the first; as in vLLM only its answers are passed on."""
+        self.stale: int | None = None
+        """A replica that takes no weights."""
+        self.asked_replicas: list[str | None] = []
+        """By request for completions, the replica that it names."""
         self.asked: list[dict[str, Any]] = []
         """Bodies of the requests for completions, without those of probes."""
         self.faults: dict[str, list[Callable[[], Answer]]] = {}
@@ -78,6 +84,8 @@ class ProtocolServer:
                 path, _, query = self.path.partition("?")
                 waiting = outer.faults.get(path)
                 outer.completions_left -= path == "/v1/completions"
+                if path == "/v1/completions":
+                    outer.asked_replicas.append(self.headers.get("X-data-parallel-rank"))
                 status, said = waiting.pop(0)() if waiting else outer.answer(path, body, query)
                 if status == 0 or outer.completions_left < 0:  # the connection ends without an answer
                     self.close_connection = True
@@ -124,7 +132,7 @@ class ProtocolServer:
             self.asleep -= {*parse_qs(query).get("tags", self.asleep)}
             return 200, {}
         if path == "/get_world_size":
-            return 200, {"world_size": 1}
+            return 200, {"world_size": self.replicas}
         if path == "/detokenize":
             return 200, {"prompt": self.tokenizer.decode(body["tokens"])}
         if "prompt_logprobs" in body:
@@ -133,6 +141,14 @@ class ProtocolServer:
 
     def _envsuite_about(self) -> dict[str, Any]:
         return self.about
+
+    def _envsuite_write(self, folder: str, method: str, *arguments: str) -> dict[str, Any]:
+        before = self._held("0")["fingerprints"]
+        answer = getattr(self, f"_{method}")(*arguments)
+        for replica in range(self.replicas):
+            own = {**answer, "fingerprints": before} if replica == self.stale else answer
+            Path(folder, f"{replica}-0.json").write_text(json.dumps(own))
+        return answer
 
     def _envsuite_load(self, folder: str, version: str) -> dict[str, Any]:
         self._take(pair for file in Path(folder).glob("*.safetensors") for pair in load_file(file).items())

@@ -281,7 +281,7 @@ def _gather(value: Any) -> list[Any]:
 
 
 @contextlib.contextmanager
-def sharing_failures(accelerator: Accelerator) -> Iterator[None]:
+def sharing_failures(accelerator: Accelerator | None) -> Iterator[None]:
     """Raises in all processes if one fails: the error in that one, ``PeerFailed`` in the others.
 
     Every process must enter it. One that waits in :func:`all_gather_object` within it learns of the failure there.
@@ -294,7 +294,7 @@ def sharing_failures(accelerator: Accelerator) -> Iterator[None]:
     except PeerFailed:
         raise
     except Exception as error:
-        if accelerator.num_processes > 1:
+        if accelerator is not None and accelerator.num_processes > 1:
             _gather(_Failure(str(error) or type(error).__name__))
         raise
     all_gather_object(accelerator, None)

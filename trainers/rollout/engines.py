@@ -103,14 +103,15 @@ def start_engine(
     if rollout.engine != AUTO:
         return rollout, make_engine(rollout.engine, setup, rollout.engine_options)
     engine, why = None, f"there is no CUDA, the device is {setup.device.type}"
+    from trainers.processes.distributed import sharing_failures  # settings are checked without PyTorch, in a second
+
     if setup.device.type == "cuda":
         try:
-            engine, why = make_engine("vllm", setup, rollout.engine_options), ""
-        except EnvsuiteError as error:  # also what vLLM itself raises while it starts
+            with sharing_failures(setup.accelerator):
+                engine = make_engine("vllm", setup, rollout.engine_options)
+            why = ""
+        except EnvsuiteError as error:  # also what vLLM itself raises while it starts, in any of the processes
             why = str(error).partition("\n")[0]
-    from trainers.processes.distributed import all_gather_object  # settings are checked without PyTorch, in a second
-
-    why = next(filter(None, all_gather_object(setup.accelerator, why)), "")
     if engine is not None and not why:
         tell("rollout.engine auto: vllm")
         return replace(rollout, engine="vllm"), engine

@@ -231,8 +231,8 @@ def test_a_server_of_several_gpus_takes_them_from_its_node():
     words = [*SIZES["vLLM on nodes of its own"].split()[:-1], "2", "--rollout.engine_options", options]
     script = files("slurm", *words)["job.sbatch"]
     assert "#SBATCH --nodes=3\n" in script and "--ntasks-per-node=2" in script and "--gpus-per-task=4" in script
-    assert "exec there/bin/python -m vllm.entrypoints.openai.api_server" in script
-    assert "--gpu-memory-utilization 0.8 --tensor-parallel-size 4 --max-model-len 4096" in script
+    assert "exec there/bin/python -m vllm.entrypoints.launchers.api_server.entry" in script
+    assert "--gpu-memory-utilization 0.8 --tensor-parallel-size 4" in script and "--max-model-len 4096" in script
     config = settings()
     assert config.rollout.engine_options.keys() == {"urls", "weights_folder"}
 

@@ -20,6 +20,7 @@ import torch
 from pretended_cuda import GIB, moved, pretended_cuda
 from tiny_runs import model, save_model
 from torch.distributed.fsdp import CPUOffloadPolicy
+from vllm_interpreters import vllm_interpreter
 
 from envsuite.installation.probes import TORCH
 from envsuite.papersearch.model_selector import scorer_of
@@ -29,9 +30,11 @@ from trainers.policy import pace, sharding
 from trainers.processes import cpu, distributed, memory
 from trainers.processes.peers import GRACE_SECONDS
 from trainers.programs import train
+from trainers.rollout.engines import check_machine
 from trainers.rollout.vllm import child, inside
 from trainers.run import random_state
 from trainers.run.iteration_metrics import _memory
+from trainers.settings import ConfigError
 
 ROOT = Path(__file__).parents[3]
 GPUS = [torch.device("cuda", index) for index in range(3)]
@@ -205,6 +208,36 @@ def test_a_vllm_server_sees_the_gpu_of_its_process(visible, own, monkeypatch):
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert child._environment(sys.executable, GPUS[1])["CUDA_VISIBLE_DEVICES"] == own
+
+
+@pytest.mark.parametrize(
+    ("processes", "rank", "count", "own"),
+    [(1, 0, 1, "0"), (1, 0, 4, "0,1,2,3"), (2, 0, 2, "0,2"), (2, 1, 2, "1,3"), (2, 1, 4, "1,5,6,7")],
+)
+def test_a_vllm_server_of_several_gpus_takes_its_process_and_those_that_nobody_trains_on(
+    processes: int, rank: int, count: int, own: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
+    monkeypatch.setenv("LOCAL_RANK", str(rank))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    variables = child._environment(sys.executable, GPUS[rank], child.further_gpus(count))
+    assert variables["CUDA_VISIBLE_DEVICES"] == own
+
+
+@pytest.mark.parametrize(("processes", "sizes"), [(1, {"tensor-parallel-size": 3}), (2, {"tensor_parallel_size": 2})])
+def test_a_vllm_server_of_more_gpus_than_there_are_is_refused_before_a_model_is_loaded(
+    processes: int, sizes: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"python": vllm_interpreter(tmp_path, "0.33.0", "2.14.0"), "arguments": sizes}
+    check_machine("vllm", options)  # a machine without GPUs has nothing to share out
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    said = (
+        rf"over {next(iter(sizes.values()))} GPUs, each of {processes} process.* this machine has 2 GPU\(s\); spread it"
+    )
+    with pytest.raises(ConfigError, match=said):
+        check_machine("vllm", options)
 
 
 @pytest.mark.parametrize("device", [GPUS[1], torch.device("cpu")])

@@ -50,7 +50,10 @@ def test_on_a_cpu_auto_is_hf_and_says_so_in_a_line(policy: PreTrainedModel) -> N
 
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here")
-def test_on_a_gpu_where_vllm_does_not_start_auto_is_hf_with_the_reason(policy: PreTrainedModel) -> None:
+def test_on_a_gpu_where_vllm_does_not_start_auto_is_hf_with_the_reason(
+    policy: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ENVSUITE_VLLM_PYTHON", raising=False)
     rollout, engine, (told,) = _started(policy, {})
     assert isinstance(engine, HFEngine) and rollout.engine == "hf" and "\n" not in told
     assert told.startswith("rollout.engine auto: hf, not vllm: ") and "has no vLLM" in told

@@ -62,7 +62,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     with log.open("w") as out:
         server = subprocess.Popen(
-            [str(PYTHON), "-m", "vllm.entrypoints.openai.api_server", *map(str, words)],
+            [str(PYTHON), "-m", "vllm.entrypoints.launchers.api_server.entry", *map(str, words)],
             stdout=out, stderr=out, env={**kept, **settings}, process_group=0, cwd=log.parent,
         )  # fmt: skip
     address = f"http://127.0.0.1:{port}"

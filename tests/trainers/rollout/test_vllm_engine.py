@@ -6,6 +6,7 @@ import importlib.util
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from policies import change, check_sampled, drained
 from protocol_server import ProtocolServer
 from tiny_runs import BOTH, model, save_model, tokenizer, train, weights, without_times, write_settings
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from vllm_interpreters import vllm_interpreter
 
 from envsuite.core.errors import UnknownName, UsageError
 from envsuite.playing.engine import EngineFailed, Request, Sampling
@@ -169,7 +171,8 @@ def test_an_answer_that_is_not_vllms_ends_the_run(
         ({"logprobs_mode": "raw_logprobs"}, "start it with --logprobs-mode processed_logprobs"),
         ({"quantization": "fp8"}, "quantised weights"),
         ({"cuts_prompts": True}, "start it with --no-enable-chunked-prefill"),
-        ({"protocol": "0"}, "another version of envsuite_worker.py"),
+        ({"protocol": "1"}, "another version of envsuite_worker.py"),
+        ({"balances_elsewhere": True}, "start each without --data-parallel-rank, -external-lb and -hybrid-lb"),
         (
             {"config": model("qwen2", len(tokenizer())).config.to_dict()},
             "serves another model: model_type is 'qwen2' there and 'llama' in model.path",
@@ -225,8 +228,55 @@ def test_settings_that_cannot_work_are_refused_before_a_model_is_loaded(options:
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here")
 def test_vllm_in_a_process_that_has_none_is_refused_with_the_remedy() -> None:
-    with pytest.raises(ConfigError, match=r"place is process, but this interpreter has no vLLM; start the trainer"):
+    with pytest.raises(ConfigError, match=r"has no vLLM; place is process, so start the trainer with one that has"):
         check_machine("vllm", {"place": "process"})
+
+
+@pytest.mark.parametrize(
+    ("vllm", "torch", "said"),
+    [
+        ("0.32.0", "2.13.0+cpu", None),
+        ("0.33.0", "2.14.0+cu130", None),
+        ("0.33.0", "2.13.0", "vLLM 0.33.0 wants torch==2.14.0, and .* has 2.13.0; give it one of its own: python -m"),
+        ("0.32.0", "2.14.0", "vLLM 0.32.0 wants torch==2.13.0, and .* has 2.14.0; give it one of its own: python -m"),
+        (None, "2.13.0", "has no vLLM; name one that has with rollout.engine_options.python or ENVSUITE_VLLM_PYTHON"),
+    ],
+)
+def test_each_pairing_of_vllm_and_torch_that_cannot_be_is_refused_in_a_line(
+    vllm: str | None, torch: str, said: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENVSUITE_VLLM_PYTHON", vllm_interpreter(tmp_path, vllm, torch))
+    if said is None:
+        check_machine("vllm", {})
+        return
+    with pytest.raises(ConfigError, match=said) as raised:
+        check_machine("vllm", {})
+    assert "\n" not in str(raised.value)
+
+
+def test_the_start_names_the_vllm_and_warns_of_one_that_was_not_tested(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    for version in ("0.33.0", "0.40.0"):
+        check_machine("vllm", {"python": vllm_interpreter(tmp_path / version, version, "2.14.0")})
+    tested, other = caplog.records
+    assert (tested.levelname, other.levelname) == ("INFO", "WARNING")
+    assert tested.message.startswith("vLLM 0.33.0 with torch 2.14.0 in ")
+    assert other.message.endswith("; tested were 0.32 and 0.33")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "length", "batched"),
+    [({}, "auto", "8192"), ({"max_model_len": 9000}, "9000", "9000"), ({"max-model-len": "auto"}, "auto", "8192"),
+     ({"max-model-len": None}, None, "8192")],
+)  # fmt: skip
+def test_vllm_fits_its_longest_sequence_to_its_memory_unless_the_user_names_it(
+    arguments: dict[str, Any], length: str | None, batched: str, policy: PreTrainedModel
+) -> None:
+    words = arguments_for(policy, "float32", on_cpu=True, memory=None, arguments=arguments)
+    options = dict(pairwise(words))
+    assert options.get("--max-model-len") == length and options["--max-num-batched-tokens"] == batched
 
 
 # -- memory of a GPU ---------------------------------------------------------------------------------------------------

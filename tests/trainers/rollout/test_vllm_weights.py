@@ -92,6 +92,49 @@ def test_an_update_that_changes_nothing_stops_the_run(
     assert engine.poll(0.2) == [] and not server.asked, "nothing is sampled with stale weights"
 
 
+def test_each_replica_of_a_server_proves_its_weights_and_is_probed(
+    policy: PreTrainedModel, server: ProtocolServer, make: Made, tmp_path: Path
+) -> None:
+    server.replicas = 3
+    engine = make(server)
+    assert server.asked_replicas == ["0", "1", "2"]
+    change(policy, "model.layers.1", by=1e-6)  # far below what a probe sees
+    server.stale = 2
+    with pytest.raises(
+        EngineFailed, match=r"version 1 those of replica 2 are not the trainer's in layers\.1: they are"
+    ):
+        engine.sync(policy.named_parameters(), 1)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_replica_that_does_not_say_which_weights_it_has_stops_the_run(
+    policy: PreTrainedModel, server: ProtocolServer, engine: Engine
+) -> None:
+    engine._hosts[0].replicas = 2  # and the server has one
+    with pytest.raises(EngineFailed, match=r"not all of its 2 replicas say which weights they have \(.*/1-0\.json\)"):
+        engine.sync(policy.named_parameters(), 1)
+
+
+def test_a_request_that_reaches_a_paused_server_which_refuses_it_goes_on_after_the_update(
+    policy: PreTrainedModel, server: ProtocolServer, engine: Engine
+) -> None:
+    """As vLLM does from 0.33; earlier ones hold it up and cut it off."""
+    arrived = threading.Event()
+
+    def refuse() -> tuple[int, Any]:
+        arrived.set()
+        until(lambda: server._paused)
+        return 503, {"error": {"message": "Generation is paused. Please retry after it resumes.", "code": 503}}
+
+    server.faults["/v1/completions"] = [refuse]
+    engine.submit([Request(0, [5, 6], Sampling(max_tokens=4, ignore_eos=True))])
+    assert arrived.wait(60)
+    began = time.monotonic()
+    engine.sync(policy.named_parameters(), 1)
+    assert engine.poll(60)[0].policy_version.tolist() == [1] * 4
+    assert time.monotonic() - began < 60 and len(engine._hosts) == 1
+
+
 @pytest.mark.seconds
 @pytest.mark.parametrize(
     ("name", "group"),

@@ -10,7 +10,7 @@ from typing import Any
 
 from trainers.programs.launching.roles import VLLM, JobSizes, ServerRole
 from trainers.rollout.vllm.options import VLLMOptions
-from trainers.rollout.vllm.starting import words_for
+from trainers.rollout.vllm.starting import dashed, gpu_count, words_for
 from trainers.run.config import TrainConfig
 from trainers.settings import ConfigError
 from trainers.settings.shipped import located
@@ -65,10 +65,8 @@ def _servers(config: TrainConfig, options: Mapping[str, Any], sizes: JobSizes, w
     Raises:
         ConfigError: The GPUs of the nodes do not hold them.
     """
-    arguments = {name.replace("_", "-"): value for name, value in (options.get("arguments") or {}).items()}
-    server_gpus = 1
-    for name in ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size"):
-        server_gpus *= int(arguments.get(name, 1))
+    arguments = dashed(options.get("arguments"))
+    server_gpus = gpu_count(arguments)
     per_node, own_nodes = _place_servers(sizes, server_gpus)
     rank = None if config.model.adapter is None else config.model.adapter.rank
     dtype, memory = config.model.compute_dtype, options.get("memory")
@@ -81,7 +79,7 @@ def _servers(config: TrainConfig, options: Mapping[str, Any], sizes: JobSizes, w
     command = (
         f"mkdir -p {shlex.quote(weights)} && export PYTHONPATH={folder} VLLM_SERVER_DEV_MODE=1 "
         f"VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 && exec {shlex.quote(options.get('python') or 'python')} -m "
-        f"vllm.entrypoints.openai.api_server --model {model} {shlex.join(words)} --host $HOST --port $PORT"
+        f"vllm.entrypoints.launchers.api_server.entry --model {model} {shlex.join(words)} --host $HOST --port $PORT"
     )
     cores, gpus = (_CORES, server_gpus) if sizes.gpus else (1, 0)
     return ServerRole(VLLM, command, "/health", "/health", sizes.vllm, cores, gpus, per_node, own_nodes)

@@ -99,18 +99,27 @@ class ServerRows(VLLMRows[VLLMConnection]):
     def hold(self) -> None:
         """Cuts off rows on their way, and has the servers drop what they computed."""
         self._gate.shut()
-        until = 0.0
-        while True:
-            at_once(self._servers, lambda server: server.pause())
-            if self._gate.wait_empty(_AGAIN_SECONDS):
-                return
-            until = until or time.monotonic() + max(server.patience for server in self._servers)
-            if time.monotonic() > until:
-                raise self._servers[0].failure("/pause does not end the requests that are on their way")
+        until, servers = 0.0, [*self._servers]
+        self._set_holds(servers, True)
+        try:
+            while True:
+                at_once(self._servers, lambda server: server.pause())
+                if self._gate.wait_empty(_AGAIN_SECONDS):
+                    return
+                until = until or time.monotonic() + max(server.patience for server in self._servers)
+                if time.monotonic() > until:
+                    raise self._servers[0].failure("/pause does not end the requests that are on their way")
+        finally:
+            self._set_holds(servers, False)
 
     def go_on(self) -> None:
         """Lets rows go on, from the tokens that they have."""
         self._gate.open()
+
+    @staticmethod
+    def _set_holds(servers: list[VLLMConnection], holds: bool) -> None:
+        for server in servers:
+            server.holds = holds
 
     def close(self) -> None:
         """Has the threads end, each after its present call."""
@@ -139,6 +148,8 @@ class ServerRows(VLLMRows[VLLMConnection]):
                     drop(self._servers, row.host, error)
                     continue
                 except VLLMRefused as error:
+                    if error.status == 503:  # it is being paused
+                        continue
                     if error.status != 400:
                         raise row.host.failure(f"HTTP {error.status}: {error}") from error
                     return refusal_completion(row.request, "error", f"{row.host.url}: {error}")

@@ -20,14 +20,16 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from envsuite.installation.vllm import VARIABLE, look_up_vllm, vllm_python
 from envsuite.playing.engine import EngineFailed
 from trainers.rollout.vllm.connection import VLLMConnection
-from trainers.rollout.vllm.starting import EXTENSION_FOLDER, arguments_for, write_configuration
+from trainers.rollout.vllm.starting import EXTENSION_FOLDER, arguments_for, gpu_count, write_configuration
 from trainers.settings import ConfigError
 
 _LOG = logging.getLogger(__name__)
 _START_SECONDS = 900.0  # a large model on a GPU is loaded and compiled for minutes
 _ERROR = re.compile(r"(?:^|\] )([A-Z]\w*(?:Error|Exception): \S.{0,300})")
+_LOCAL = (("LOCAL_WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
 _LAST_LINES = 12  # of the server's log, in messages
 
 
@@ -39,7 +41,7 @@ class ChildServer(VLLMConnection):
     Args:
         python: Interpreter that has vLLM.
         model: The policy.
-        device: The trainer's; on CUDA the server takes the same GPU.
+        device: The trainer's; on CUDA the server takes the same GPU, and with several those that nobody trains on.
         tokenizer: The policy's.
         dtype: Number format.
         memory: Share of the device's memory that it may take; by default vLLM's.
@@ -76,7 +78,7 @@ class ChildServer(VLLMConnection):
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=subprocess.STDOUT,
-            env=_environment(python, device),
+            env=_environment(python, device, further_gpus(gpu_count(arguments))),
             process_group=0,
         )
         _LOG.info("starting a vLLM server (pid %d, log %s): %s", self._process.pid, self._log.name, " ".join(words))
@@ -128,24 +130,47 @@ def first_error(lines: Sequence[str]) -> str:
     return next((match[1] for line in lines if (match := _ERROR.search(line))), "")
 
 
-def check_interpreter(python: str | None) -> None:
-    """Checks the interpreter that starts servers; this one where none is named.
+def check_interpreter(python: str | None, *, here: bool = False) -> None:
+    """Checks the interpreter that starts servers, and says in a line which vLLM it has.
+
+    Args:
+        python: The one that is named.
+        here: vLLM runs in this process, and so with this interpreter.
 
     Raises:
-        ConfigError: It does not exist, or has no vLLM.
+        ConfigError: It does not exist, has no vLLM, or one that its torch does not go with.
     """
-    if python is not None and shutil.which(python) is None:
-        raise ConfigError(f"rollout.engine_options.python: there is no interpreter {python}")
-    command = [python or sys.executable, "-c", "import importlib.util as u, sys; sys.exit(u.find_spec('vllm') is None)"]
-    if subprocess.run(command, check=False, capture_output=True).returncode:
-        where = f"rollout.engine_options.python ({python})" if python else "this interpreter"
+    path = sys.executable if here else vllm_python(python)
+    if shutil.which(path) is None:
+        raise ConfigError(f"rollout.engine_options.python: there is no interpreter {path}")
+    installation = look_up_vllm(path)
+    if installation.version is None:
+        remedy = f"name one that has with rollout.engine_options.python or {VARIABLE}, or running servers with urls"
+        if here:
+            remedy = "place is process, so start the trainer with one that has, or leave place out for a server"
+        raise ConfigError(f"rollout.engine_options: {path} has no vLLM; {remedy} (docs/engine.md)")
+    if installation.problem:
+        raise ConfigError(f"rollout.engine_options: {installation.problem}")
+    _LOG.log(logging.INFO if installation.is_tested else logging.WARNING, "%s", installation)
+
+
+def further_gpus(count: int) -> range:
+    """The GPUs that the server of this process takes besides its own, of ``count``: no process here trains on them.
+
+    Raises:
+        ConfigError: There are too few.
+    """
+    processes, rank = (int(os.environ.get(name, default)) for name, default in _LOCAL)
+    present, first = torch.cuda.device_count(), processes + rank * (count - 1)
+    if present and count > 1 and processes * count > present:
         raise ConfigError(
-            f"rollout.engine is vllm, but {where} has no vLLM; name one that has with "
-            "rollout.engine_options.python, or running servers with rollout.engine_options.urls (docs/engine.md)"
+            f"rollout.engine_options: arguments spread a server over {count} GPUs, each of {processes} process(es) "
+            f"starts one, and this machine has {present} GPU(s); spread it over fewer, or take running servers (urls)"
         )
+    return range(first, first + count - 1)
 
 
-def _environment(python: str, device: torch.device) -> dict[str, str]:
+def _environment(python: str, device: torch.device, further: Sequence[int] = ()) -> dict[str, str]:
     """The program's own, and what a server needs; the user's settings take precedence."""
     prefixes = ("ACCELERATE_", "MASTER_", "TORCHELASTIC_", "WORLD_SIZE", "RANK", "LOCAL_", "GROUP_", "ROLE_")
     variables = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
@@ -159,6 +184,7 @@ def _environment(python: str, device: torch.device) -> dict[str, str]:
     }
     if device.type == "cuda":
         visible = variables.get("CUDA_VISIBLE_DEVICES", "").split(",")
-        index = device.index or 0
-        variables["CUDA_VISIBLE_DEVICES"] = visible[index] if len(visible) > index and visible[0] else str(index)
+        gpus = [device.index or 0, *further]
+        names = [visible[gpu] if len(visible) > gpu and visible[0] else str(gpu) for gpu in gpus]
+        variables["CUDA_VISIBLE_DEVICES"] = ",".join(names)
     return {"VLLM_NO_USAGE_STATS": "1", **variables}

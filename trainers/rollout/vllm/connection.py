@@ -38,6 +38,8 @@ class VLLMConnection(VLLMHost):
         self.url = url.rstrip("/")
         super().__init__(f"vLLM server {self.url}")
         self.patience = patience
+        self.holds = False
+        """Whether its requests are being cut off: one that then fails is refused with status 503, and not repeated."""
         self._closed = threading.Event()
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
         key = os.environ.get("VLLM_API_KEY")  # where the server reads it, too
@@ -56,19 +58,27 @@ class VLLMConnection(VLLMHost):
         """The parsed answer; errors as :meth:`post`."""
         return self._parse_json(path, self._persist("GET", path, None))
 
-    def post(self, path: str, body: Mapping[str, Any] | None = None, *, same_weights: bool = False) -> Any:
+    def post(
+        self,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        same_weights: bool = False,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
         """The parsed answer.
 
         Args:
             path: Below the server's address.
             body: Sent as JSON.
             same_weights: Before a call is repeated, see that the server has not lost the weights it was given.
+            headers: Further ones.
 
         Raises:
             EngineFailed: The server has no answer for :attr:`patience` seconds, or no longer has its weights.
             VLLMRefused: It refuses the call.
         """
-        return self._parse_json(path, self._persist("POST", path, body or {}, same_weights))
+        return self._parse_json(path, self._persist("POST", path, body or {}, same_weights, headers))
 
     def tell(self, path: str, body: Mapping[str, Any] | None = None) -> None:
         """Posts where nothing but success is answered; errors as :meth:`post`."""
@@ -87,6 +97,10 @@ class VLLMConnection(VLLMHost):
         results = answer.get("results") if isinstance(answer, dict) else None
         if not isinstance(results, list) or not all(isinstance(result, dict) for result in results) or not results:
             raise self.failure(f"{_RPC} answered {str(answer)[:200]!r}, which vLLM's does not")
+        return self.successful(method, results)
+
+    def successful(self, method: str, results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The answers of workers, none of which is an error."""
         for result in results:
             if "error" in result:
                 raise self.failure(f"{method}: {result['error']}")
@@ -101,9 +115,16 @@ class VLLMConnection(VLLMHost):
             raise self.failure(f"/v1/models is not as vLLM answers it ({error})") from error
         return longest
 
-    def ask(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: int) -> list[VLLMAnswer]:
-        """Continues prompts, and waits for all of them."""
-        answer = self.post("/v1/completions", body_of(self.model, prompts, sampling, seed), same_weights=True)
+    def count_replicas(self) -> int:
+        """Copies of the weights that it has."""
+        return int(self.get("/get_world_size")["world_size"]) // self.workers
+
+    def ask(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: int, replica: int | None = None
+    ) -> list[VLLMAnswer]:
+        """Continues prompts, in any replica or the given one, and waits for all of them."""
+        body, headers = body_of(self.model, prompts, sampling, seed), {"X-data-parallel-rank": str(replica)}
+        answer = self.post("/v1/completions", body, same_weights=True, headers=None if replica is None else headers)
         try:
             return answers_in(answer, len(prompts))
         except ValueError as error:
@@ -156,13 +177,22 @@ class VLLMConnection(VLLMHost):
         self._closed.set()
         self._client.close()
 
-    def _persist(self, verb: str, path: str, body: Mapping[str, Any] | None, same_weights: bool = False) -> Response:
+    def _persist(
+        self,
+        verb: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        same_weights: bool = False,
+        headers: Mapping[str, str] | None = None,
+    ) -> Response:
         end, pause = 0.0, _FIRST_PAUSE
         while True:
             try:
-                return self._once(verb, path, body)
+                return self._once(verb, path, body, headers)
             except _TransientFailure as error:
                 why = str(error)
+            if same_weights and self.holds:  # from 0.33 a paused server answers requests with 503
+                raise VLLMRefused(503, why)
             end = end or time.monotonic() + self.patience
             if (ending := self.end_reason()) is not None:
                 raise self.loss(ending)
@@ -174,9 +204,11 @@ class VLLMConnection(VLLMHost):
             if same_weights:
                 self._check_version()
 
-    def _once(self, verb: str, path: str, body: Mapping[str, Any] | None) -> Response:
+    def _once(
+        self, verb: str, path: str, body: Mapping[str, Any] | None, headers: Mapping[str, str] | None = None
+    ) -> Response:
         try:
-            response = http.ask(self._client, verb, self.url + path, json=body)
+            response = http.ask(self._client, verb, self.url + path, json=body, headers=headers)
         except (httpx2.TransportError, RuntimeError) as error:  # RuntimeError: closed meanwhile
             raise _TransientFailure(str(error) or type(error).__name__) from error
         if response.status_code in _PASSING:

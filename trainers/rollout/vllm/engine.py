@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -16,8 +15,17 @@ from torch import Tensor
 from transformers import PreTrainedConfig
 
 from envsuite.core.errors import UsageError
+from envsuite.installation.vllm import vllm_python
 from envsuite.playing.engine import Completion, EngineFailed, Request
-from trainers.rollout.engine import Engine, EngineSetup, check_length, refusal, refusal_completion
+from trainers.processes.distributed import all_gather_object
+from trainers.rollout.engine import (
+    Engine,
+    EngineSetup,
+    check_length,
+    longest_sequence,
+    refusal,
+    refusal_completion,
+)
 from trainers.rollout.sampling import mix
 from trainers.rollout.vllm.calls import ServerRows
 from trainers.rollout.vllm.child import ChildServer
@@ -30,6 +38,7 @@ from trainers.rollout.vllm.options import VLLMOptions
 from trainers.rollout.vllm.proof import check_host
 from trainers.rollout.vllm.room import adapter_bytes, check_room, finding_room
 from trainers.rollout.vllm.rows import H, VLLMRow, VLLMRows
+from trainers.rollout.vllm.starting import dashed
 from trainers.rollout.vllm.transfer import round_weights, write_adapter
 from trainers.rollout.vllm.weights import Weights, WeightUpdate, draining
 from trainers.settings import ConfigError
@@ -107,6 +116,8 @@ class VLLMEngine(Engine, Generic[H]):
         self._vocabulary: int = setup.model.config.get_text_config(decoder=True).vocab_size
         self.max_length: int = min(check_host(host, setup.model, setup.config.compute_dtype) for host in self._hosts)
         """Most tokens of prompt and response."""
+        if self.max_length < (longest_sequence(setup.model.config) or 0):
+            _LOG.info("vLLM takes sequences of at most %d tokens, which is less than the model's", self.max_length)
         if update.fleet is not None:
             update.fleet.longest = self.max_length
         self.background = isinstance(rows, ServerRows)
@@ -129,7 +140,7 @@ class VLLMEngine(Engine, Generic[H]):
     @classmethod
     def check_model(cls, options: Mapping[str, Any], settings: PreTrainedConfig, path: str) -> None:
         """Refuses sequences that are longer than the model's, and a split of its heads that leaves a rest."""
-        arguments = {name.replace("_", "-"): value for name, value in (options.get("arguments") or {}).items()}
+        arguments = dashed(options.get("arguments"))
         check_length("arguments max-model-len", arguments.get("max-model-len"), settings, path)
         parts = arguments.get("tensor-parallel-size", 1)
         heads = settings.get_text_config(decoder=True).num_attention_heads
@@ -153,12 +164,13 @@ class VLLMEngine(Engine, Generic[H]):
         share = options.share(setup.model, setup.device, getattr(torch, setup.config.compute_dtype))
         vllm_arguments = {"enable-sleep-mode": sleeps, **(options.arguments or {})}
         if options.place == "process":
+            all_gather_object(setup.accelerator, None)  # vLLM makes groups as it starts: all processes, or none
             inside = InProcessHost(setup, share, vllm_arguments)
             return _make_engine(setup, InProcessRows(inside), DirectUpdate([inside], setup, folder), sleeps)
         servers: list[VLLMConnection] = []
         if options.urls is None:
             servers.append(ChildServer(
-                options.python or sys.executable, setup.model, setup.device, setup.tokenizer,
+                vllm_python(options.python), setup.model, setup.device, setup.tokenizer,
                 setup.config.compute_dtype, share, vllm_arguments, patience=options.patience, timeout=options.timeout,
             ))  # fmt: skip
         update = FileUpdate(servers, setup, own=options.urls is None, folder=folder)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import secrets
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -55,7 +58,7 @@ class FileUpdate(WeightUpdate[VLLMConnection]):
         accelerator = self.setup.accelerator
         return accelerator is None or (accelerator.is_local_main_process if self.own else accelerator.is_main_process)
 
-    def _tell(self, work: Callable[[VLLMHost], object]) -> None:
+    def _tell(self, work: Callable[[VLLMConnection], object]) -> None:
         accelerator = self.setup.accelerator
         if self.own or accelerator is None or accelerator.is_main_process:
             at_once(self.hosts, work)
@@ -93,7 +96,7 @@ class FileUpdate(WeightUpdate[VLLMConnection]):
         fingerprints = first_value(self.setup.accelerator, self._sent)
         self._tell(lambda server: self._let_in(server, folder, version, fingerprints))
 
-    def _let_in(self, server: VLLMHost, folder: Path, version: int, fingerprints: SentFingerprints) -> None:
+    def _let_in(self, server: VLLMConnection, folder: Path, version: int, fingerprints: SentFingerprints) -> None:
         """Has a server load the weights; where it has had none yet, the others go on without it if it cannot."""
         try:
             self._load_files(server, folder, version, fingerprints)
@@ -102,13 +105,30 @@ class FileUpdate(WeightUpdate[VLLMConnection]):
                 raise
             raise HostGone(str(error) if isinstance(error, EngineFailed) else f"{server.name}: {error}") from error
 
-    def _load_files(self, server: VLLMHost, folder: Path, version: int, fingerprints: SentFingerprints) -> None:
+    @staticmethod
+    def _call(server: VLLMConnection, folder: Path, method: str, *arguments: str) -> list[dict[str, Any]]:
+        """The answers of all workers; those of several replicas in files, as vLLM passes on the first one's alone."""
+        if server.replicas == 1:
+            return server.call(method, *arguments)
+        own = folder / f"{method}-{secrets.token_hex(4)}"
+        own.mkdir()
+        server.call("envsuite_write", str(own), method, *arguments)
+        places = [(replica, rank) for replica in range(server.replicas) for rank in range(server.workers)]
+        try:
+            answers = [json.loads((own / f"{replica}-{rank}.json").read_text()) for replica, rank in places]
+        except OSError as error:
+            what = f"not all of its {server.replicas} replicas say which weights they have ({error.filename})"
+            raise server.failure(what) from error
+        return server.successful(method, answers)
+
+    def _load_files(self, server: VLLMConnection, folder: Path, version: int, fingerprints: SentFingerprints) -> None:
         if fingerprints.whole and not (fingerprints.adapter and server.version):  # what is below an adapter, once
-            answers = server.call("envsuite_load", str(folder / WHOLE), str(version))
+            answers = self._call(server, folder, "envsuite_load", str(folder / WHOLE), str(version))
             self._compare(server, version, answers, fingerprints.whole)
         if fingerprints.adapter:
             server.put_adapter(folder.name, folder / ADAPTER)
-            self._compare(server, version, server.call("envsuite_adapter", str(version)), fingerprints.adapter)
+            answers = self._call(server, folder, "envsuite_adapter", str(version))
+            self._compare(server, version, answers, fingerprints.adapter)
 
     def _clean(self, folder: Path) -> None:
         if self._writes():

@@ -60,6 +60,8 @@ class VLLMHost(ABC):
         """Version of the weights that it was given last."""
         self.workers = 1
         """Workers, each of which has a part of the weights."""
+        self.replicas = 1
+        """Copies of the weights, each with so many workers (vLLM's data parallelism)."""
 
     @abstractmethod
     def call(self, method: str, *arguments: Any) -> list[dict[str, Any]]:
@@ -73,9 +75,15 @@ class VLLMHost(ABC):
     def learn_model(self) -> int:
         """Learns the name of its model; returns the most tokens of a sequence that it takes."""
 
+    def count_replicas(self) -> int:
+        """Copies of the weights that it has."""
+        return 1
+
     @abstractmethod
-    def ask(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: int) -> list[VLLMAnswer]:
-        """Continues prompts, and waits for all of them."""
+    def ask(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: int, replica: int | None = None
+    ) -> list[VLLMAnswer]:
+        """Continues prompts, in any replica or the given one, and waits for all of them."""
 
     @abstractmethod
     def pause(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import importlib.util
 import os
 import random
 import shutil
@@ -102,7 +101,9 @@ class InProcessHost(VLLMHost):
         with self._failing("it cannot end requests"):
             self._engine.abort_request([*keys])
 
-    def ask(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: int) -> list[VLLMAnswer]:
+    def ask(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: int, replica: int | None = None
+    ) -> list[VLLMAnswer]:
         """Continues prompts; nothing else may be under way."""
         parts: dict[str, list[VLLMAnswer]] = {f"asked-{i}": [] for i in range(len(prompts))}
         for key, prompt in zip(parts, prompts, strict=True):
@@ -260,19 +261,6 @@ class InProcessRows(VLLMRows[InProcessHost]):
                 self._done.append(row.completion(answer.reason))
 
 
-def check_here() -> None:
-    """Checks that vLLM can run in this process.
-
-    Raises:
-        ConfigError: It cannot.
-    """
-    if importlib.util.find_spec("vllm") is None:
-        raise ConfigError(
-            "rollout.engine_options.place is process, but this interpreter has no vLLM; start the trainer with one "
-            "that has (docs/engine.md), or leave place out for a server"
-        )
-
-
 def _start_vllm(words: Sequence[str]) -> Any:
     """Starts vLLM's engine with these arguments of its command line."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
@@ -283,6 +271,10 @@ def _start_vllm(words: Sequence[str]) -> Any:
     from vllm.engine.arg_utils import EngineArgs
     from vllm.utils.argparse_utils import FlexibleArgumentParser
     from vllm.v1.engine.llm_engine import LLMEngine
+    from vllm.v1.executor.uniproc_executor import ExecutorWithExternalLauncher, UniProcExecutor
+
+    # Each process has a whole model and its own memory: one that fails here leaves no other in a collective operation.
+    ExecutorWithExternalLauncher.determine_available_memory = UniProcExecutor.determine_available_memory
 
     class Parser(FlexibleArgumentParser):  # type: ignore[misc]
         """Raises, where the parser of a program would end it."""

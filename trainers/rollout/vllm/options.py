@@ -15,9 +15,9 @@ from transformers import PreTrainedModel
 from envsuite.core.errors import UsageError
 from envsuite.remote.places import Places
 from trainers.policy.sharding import local
-from trainers.rollout.vllm.child import check_interpreter
-from trainers.rollout.vllm.inside import check_here
+from trainers.rollout.vllm.child import check_interpreter, further_gpus
 from trainers.rollout.vllm.room import whole_bytes
+from trainers.rollout.vllm.starting import dashed, gpu_count
 from trainers.settings import ConfigError, Positive, checked
 
 _WHERE = "rollout.engine_options"
@@ -29,7 +29,9 @@ _TRAINED = 12  # bytes that the trainer adds for each weight that it trains: a g
 _LEAST = 1 << 30  # bytes of keys and values without which vLLM is of no use
 
 
-def share_beside(model: PreTrainedModel, device: torch.device, dtype: torch.dtype, most: float) -> float:
+def share_beside(
+    model: PreTrainedModel, device: torch.device, dtype: torch.dtype, most: float, parts: int = 1
+) -> float:
     """The share of a GPU's memory for a vLLM that is started beside the trainer, from what is free now.
 
     Args:
@@ -37,6 +39,7 @@ def share_beside(model: PreTrainedModel, device: torch.device, dtype: torch.dtyp
         device: A GPU.
         dtype: Format that vLLM computes in.
         most: The greatest share.
+        parts: GPUs that share the weights of vLLM.
 
     Raises:
         ConfigError: There is too little.
@@ -44,7 +47,7 @@ def share_beside(model: PreTrainedModel, device: torch.device, dtype: torch.dtyp
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
     coming = _TRAINED * sum(local(parameter).numel() for parameter in model.parameters() if parameter.requires_grad)
-    return share_of(free, total, coming, whole_bytes(model, dtype), most)
+    return share_of(free, total, coming, whole_bytes(model, dtype) // parts, most)
 
 
 def share_of(free: int, total: int, coming: int, weights: int, most: float) -> float:
@@ -85,7 +88,7 @@ class VLLMOptions:
     """Addresses of running servers, shared by all processes of the run, or where they are named
     (:class:`~envsuite.remote.places.Places`). By default each process starts one for itself, and ends it."""
     python: str | None = None
-    """Interpreter that the server is started with; by default this one."""
+    """Interpreter that the server is started with; by default ``ENVSUITE_VLLM_PYTHON``'s, or this one."""
     arguments: Mapping[str, Any] | None = None
     """Further arguments of vLLM where it is started, e.g. ``{max-model-len: 4096}``."""
     memory: Annotated[float, Field(gt=0, lt=1)] | None = None
@@ -126,20 +129,18 @@ class VLLMOptions:
         Raises:
             ConfigError: There is no vLLM, or no folder for weights.
         """
-        if self.place == "process":
-            check_here()
-        elif self.urls is None:
-            check_interpreter(self.python)
+        if self.urls is None:
+            check_interpreter(self.python, here=self.place == "process")
+            further_gpus(gpu_count(self.arguments))
         if not Path(self.weights_folder).is_dir():
             raise ConfigError(f"{_WHERE}.weights_folder: there is no folder {self.weights_folder}")
 
     def _check_whole(self) -> None:
-        for name in self.arguments or ():
-            if name.replace("_", "-") in ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size"):
-                raise ConfigError(
-                    f"{_WHERE}: place is process, where each process has a vLLM of its own on its own device, and "
-                    f"arguments.{name} spreads one over several; leave it out, or use servers"
-                )
+        if (count := gpu_count(self.arguments)) > 1:
+            raise ConfigError(
+                f"{_WHERE}: place is process, where each process has a vLLM of its own on its own device, and "
+                f"arguments spreads one over {count}; leave that out, or use servers"
+            )
 
     def _check_urls(self) -> None:
         if self.place == "process":
@@ -184,8 +185,9 @@ class VLLMOptions:
         """
         if self.memory is not None or self._gives_share or self.urls is not None or device.type != "cuda":
             return self.memory
-        return share_beside(model, device, dtype, _MOST if self.sleeps(device) else SHARE)
+        most, parts = _MOST if self.sleeps(device) else SHARE, gpu_count(self.arguments, copies=False)
+        return share_beside(model, device, dtype, most, parts)
 
     @property
     def _gives_share(self) -> bool:
-        return any(name.replace("_", "-") == "gpu-memory-utilization" for name in self.arguments or {})
+        return "gpu-memory-utilization" in dashed(self.arguments)

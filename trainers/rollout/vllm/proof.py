@@ -25,7 +25,7 @@ PROBE = Sampling(temperature=0.7, max_tokens=16, ignore_eos=True)
 """Its temperature is not 1, so that log-probabilities of another distribution than the sampled one differ, too."""
 VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Ranks of adapters that vLLM can be started for."""
-PROTOCOL = "1"
+PROTOCOL = "2"
 """Version of the trainer's worker extension."""
 LOGPROBS_MODE = "processed_logprobs"
 """vLLM's log-probabilities of the distribution that is sampled from, temperature included."""
@@ -160,8 +160,14 @@ def check_host(host: VLLMHost, model: PreTrainedModel, dtype: ComputeDtype) -> i
             f"{where} runs on a CPU, where vLLM cannot cut prompts whose samples have seeds; start it with "
             "--no-enable-chunked-prefill"
         )
+    if about["balances_elsewhere"]:
+        raise ConfigError(
+            f"{where} is one of several replicas behind a balancer of their own; start each without "
+            "--data-parallel-rank, -external-lb and -hybrid-lb, and name all in rollout.engine_options.urls"
+        )
     if about["quantization"] is not None:
         raise ConfigError(f"{where} has quantised weights ({about['quantization']}), the trainer has not")
+    host.replicas = host.count_replicas()
     return host.learn_model()
 
 

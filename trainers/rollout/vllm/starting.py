@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,20 @@ from trainers.rollout.vllm.proof import LOGPROBS_MODE, server_rank
 EXTENSION_FOLDER = Path(__file__).with_name("server")
 """Folder for the path of the interpreter that runs vLLM."""
 EXTENSION = "envsuite_worker.TakesWeights"
+
+
+_PARALLEL = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
+
+
+def dashed(arguments: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Arguments of vLLM by their names on the command line, which a user may also write with underscores."""
+    return {name.replace("_", "-"): value for name, value in (arguments or {}).items()}
+
+
+def gpu_count(arguments: Mapping[str, Any] | None, *, copies: bool = True) -> int:
+    """GPUs that vLLM takes with these arguments; without ``copies`` those that share one copy of the weights."""
+    sizes = dashed(arguments)
+    return prod(int(sizes.get(name, 1)) for name in _PARALLEL[: 3 if copies else 2])
 
 
 def write_configuration(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Path:
@@ -53,16 +68,18 @@ def words_for(
         longest: Most tokens of a prompt, for a CPU; where 8192 are too few, and the caller does not know the model, the
             user's ``max-model-len`` says it.
     """
-    user = {name.replace("_", "-"): value for name, value in arguments.items()}
+    user = dashed(arguments)
     defaults: dict[str, Any] = {
         "load-format": "dummy",
+        "max-model-len": "auto",  # the model's longest sequence, or the longest that the memory holds
         "dtype": dtype,
         "logprobs-mode": LOGPROBS_MODE,
         "generation-config": "vllm",
         "worker-extension-cls": EXTENSION,
     }
     if on_cpu:
-        tokens = max(8192, int(user.get("max-model-len") or longest))
+        length = user.get("max-model-len")
+        tokens = max(8192, length if isinstance(length, int) and length > 0 else longest)
         defaults |= {"enforce-eager": True, "no-enable-chunked-prefill": True, "max-num-batched-tokens": tokens}
     if memory is not None:
         defaults["gpu-memory-utilization"] = memory  # on a CPU of the machine's memory

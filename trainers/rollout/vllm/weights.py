@@ -157,13 +157,15 @@ class WeightUpdate(ABC, Generic[H]):
         """
         if host.workers > 1:
             return  # each has a part of the weights; the probe alone compares
-        group_prints = {group: int(value) for group, value in answers[0]["fingerprints"].items()}
-        if wrong := proof.wrong_groups(fingerprints, tied_groups(self.setup.model), group_prints):
-            raise host.failure(
-                f"after the update to version {version} its weights are not the trainer's in "
-                f"{proof.name_groups(wrong)}: they are stale, loaded in part, or tied to others. Nothing was sampled "
-                "with them"
-            )
+        for replica, answer in enumerate(answers):
+            group_prints = {group: int(value) for group, value in answer["fingerprints"].items()}
+            if wrong := proof.wrong_groups(fingerprints, tied_groups(self.setup.model), group_prints):
+                whose = f"those of replica {replica}" if host.replicas > 1 else "its weights"
+                raise host.failure(
+                    f"after the update to version {version} {whose} are not the trainer's in "
+                    f"{proof.name_groups(wrong)}: they are stale, loaded in part, or tied to others. Nothing was "
+                    "sampled with them"
+                )
 
     def _agree(self) -> None:
         """Goes on with the hosts that all processes have; every process must call this."""
@@ -175,13 +177,16 @@ class WeightUpdate(ABC, Generic[H]):
         return {host: self._probe_host(host, version) for host in self.hosts}
 
     def _probe_host(self, host: VLLMHost, version: int) -> Answers:
-        """The answers of a host to the probe: token ids and log-probabilities."""
-        return [(answer.ids, answer.logprobs) for answer in host.ask(self._probes, proof.PROBE, version)]
+        """The answers of each replica of a host to the probe: token ids and log-probabilities."""
+        replicas = range(host.replicas) if host.replicas > 1 else (None,)
+        answers = [host.ask(self._probes, proof.PROBE, version, replica) for replica in replicas]
+        return [(answer.ids, answer.logprobs) for replies in answers for answer in replies]
 
     def _compare_probe(self, answers: Mapping[VLLMHost, Answers], version: int) -> None:
         """Compares the log-probabilities of the probe in hosts and trainer, which may be sharded."""
         self._limits = {host: limit for host, limit in self._limits.items() if host in answers}  # not those that left
-        gaps = [proof.probe_gap(self.setup.model, self.dtype, self._probes, answers[host]) for host in self.hosts]
+        model, probes = self.setup.model, self._probes
+        gaps = [proof.probe_gap(model, self.dtype, probes * host.replicas, answers[host]) for host in self.hosts]
         for host, (gap, allowance) in zip(self.hosts, gaps, strict=True):
             _LOG.info("%s: log-probabilities of the probe differ by %s", host.name, gap)
             finding = (

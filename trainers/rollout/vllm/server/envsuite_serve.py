@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import runpy
 import signal
 import sys
 import threading
@@ -20,4 +19,6 @@ def _watch(parent: int) -> None:
 if __name__ == "__main__":
     threading.Thread(target=_watch, args=(int(sys.argv[1]),), daemon=True).start()
     del sys.argv[1]
-    runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__", alter_sys=True)
+    from vllm.entrypoints.launchers.api_server.entry import main
+
+    main()

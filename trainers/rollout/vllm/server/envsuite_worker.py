@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from vllm.platforms import current_platform
 
-PROTOCOL = "1"
+PROTOCOL = "2"
 """Version of the methods below; the trainer compares it with its own."""
 
 
@@ -28,6 +29,7 @@ class TakesWeights:
     model_runner: Any
     model_config: Any
     parallel_config: Any
+    rank: int
     scheduler_config: Any
     vllm_config: Any
     envsuite_version: str | None = None
@@ -43,6 +45,9 @@ class TakesWeights:
             "dtype": str(self.model_config.dtype).removeprefix("torch."),
             "logprobs_mode": str(self.model_config.logprobs_mode),
             "workers": self.parallel_config.world_size,
+            "balances_elsewhere": bool(
+                self.parallel_config.data_parallel_external_lb or self.parallel_config.data_parallel_hybrid_lb
+            ),
             "adapter_rank": 0 if self.vllm_config.lora_config is None else self.vllm_config.lora_config.max_lora_rank,
             "quantization": self.model_config.quantization,
             "cuts_prompts": bool(self.scheduler_config.enable_chunked_prefill) and current_platform.is_cpu(),
@@ -78,6 +83,12 @@ class TakesWeights:
         )
         held = {group: str(value) for group, value in group_prints.items() if value}
         return {"version": version, "fingerprints": held}
+
+    def envsuite_write(self, folder: str, method: str, *arguments: str) -> dict[str, Any]:
+        """Calls a method, and writes its answer to ``folder``: of several replicas vLLM passes on the first's alone."""
+        answer: dict[str, Any] = getattr(self, method)(*arguments)
+        Path(folder, f"{self.parallel_config.data_parallel_index}-{self.rank}.json").write_text(json.dumps(answer))
+        return answer
 
     def envsuite_held(self) -> dict[str, Any]:
         """The version, and the fingerprint of each layer group of the weights that the model computes with."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 import yaml
 from protocol_server import ProtocolServer
-from tiny_runs import save_model, tokenizer, write_settings
+from tiny_runs import BOTH, save_model, tokenizer, train, write_settings
 from transformers import PreTrainedModel
 
 from envsuite.core.errors import UnknownName
@@ -67,6 +68,27 @@ def test_on_a_gpu_where_vllm_answers_auto_is_vllm_with_its_options(
     assert isinstance(engine, VLLMEngine) and (rollout.engine, rollout.engine_options) == ("vllm", options)
     assert told == ["rollout.engine auto: vllm"]
     engine.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("moment", "first", "second"),
+    [
+        ("none", "vllm", "vllm"),
+        ("memory", r"hf, not vllm: .*ended: the GPU has too little memory", "hf, not vllm: the GPU has too little"),
+        (
+            "start",
+            r"hf, not vllm: .*ended: vLLM in this process: it does not start: OutOf",
+            "hf, not vllm: vLLM in this",
+        ),
+    ],
+)
+def test_where_vllm_fails_in_one_process_all_of_them_answer(moment: str, first: str, second: str) -> None:
+    """A stand-in takes vLLM's place, which waits for all processes as it starts."""
+    done = train(moment, program=(*BOTH, str(Path(__file__).parents[2] / "support/auto_ranks.py")), timeout=240)
+    assert done.returncode == 0, done.stderr[-3000:]
+    for rank, said in enumerate((first, second)):
+        assert re.search(rf"rank {rank}: rollout\.engine auto: {said}", done.stdout), done.stdout
 
 
 def test_options_of_auto_are_those_of_vllm() -> None:

@@ -167,6 +167,15 @@ def test_bfloat16_differs_by_no_more_than_its_tolerance_and_a_killed_server_ends
         assert time.monotonic() - began < 10
 
 
+def test_the_longest_sequence_is_what_the_memory_of_a_server_holds() -> None:
+    setup, memory = _setup(wide_llama(tied=True)), {"kv-cache-memory-bytes": 1 << 19}
+    with closing(VLLMEngine.from_setup(setup, python=PYTHON, arguments=memory)) as engine:
+        assert 16 < engine.max_length < 512, "the model's is 512"
+        engine.sync(setup.model.named_parameters(), 1)
+        short, long = engine.generate([[5, 6], [5] * 400], Sampling(max_tokens=4, ignore_eos=True), seed=1)
+        assert (short.finish_reason, long.finish_reason) == ("length", "context")
+
+
 def test_a_server_that_does_not_start_says_why() -> None:
     setup = _setup(wide_llama(tied=True))
     with pytest.raises(EngineFailed, match=r"did not start: it exited with code \d+\n(.|\n)*no-such-option"):

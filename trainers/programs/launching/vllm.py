@@ -10,7 +10,7 @@ from typing import Any
 
 from trainers.programs.launching.roles import VLLM, JobSizes, ServerRole
 from trainers.rollout.vllm.options import VLLMOptions
-from trainers.rollout.vllm.starting import dashed, gpu_count, words_for
+from trainers.rollout.vllm.starting import gpu_count, normalize_names, words_for
 from trainers.run.config import TrainConfig
 from trainers.settings import ConfigError
 from trainers.settings.shipped import located
@@ -65,7 +65,7 @@ def _servers(config: TrainConfig, options: Mapping[str, Any], sizes: JobSizes, w
     Raises:
         ConfigError: The GPUs of the nodes do not hold them.
     """
-    arguments = dashed(options.get("arguments"))
+    arguments = normalize_names(options.get("arguments"))
     server_gpus = gpu_count(arguments)
     per_node, own_nodes = _place_servers(sizes, server_gpus)
     rank = None if config.model.adapter is None else config.model.adapter.rank

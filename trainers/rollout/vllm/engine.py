@@ -38,7 +38,7 @@ from trainers.rollout.vllm.options import VLLMOptions
 from trainers.rollout.vllm.proof import check_host
 from trainers.rollout.vllm.room import adapter_bytes, check_room, finding_room
 from trainers.rollout.vllm.rows import H, VLLMRow, VLLMRows
-from trainers.rollout.vllm.starting import dashed
+from trainers.rollout.vllm.starting import normalize_names
 from trainers.rollout.vllm.transfer import round_weights, write_adapter
 from trainers.rollout.vllm.weights import Weights, WeightUpdate, draining
 from trainers.settings import ConfigError
@@ -140,7 +140,7 @@ class VLLMEngine(Engine, Generic[H]):
     @classmethod
     def check_model(cls, options: Mapping[str, Any], settings: PreTrainedConfig, path: str) -> None:
         """Refuses sequences that are longer than the model's, and a split of its heads that leaves a rest."""
-        arguments = dashed(options.get("arguments"))
+        arguments = normalize_names(options.get("arguments"))
         check_length("arguments max-model-len", arguments.get("max-model-len"), settings, path)
         parts = arguments.get("tensor-parallel-size", 1)
         heads = settings.get_text_config(decoder=True).num_attention_heads

@@ -17,7 +17,7 @@ from envsuite.remote.places import Places
 from trainers.policy.sharding import local
 from trainers.rollout.vllm.child import check_interpreter, further_gpus
 from trainers.rollout.vllm.room import whole_bytes
-from trainers.rollout.vllm.starting import dashed, gpu_count
+from trainers.rollout.vllm.starting import gpu_count, normalize_names
 from trainers.settings import ConfigError, Positive, checked
 
 _WHERE = "rollout.engine_options"
@@ -190,4 +190,4 @@ class VLLMOptions:
 
     @property
     def _gives_share(self) -> bool:
-        return "gpu-memory-utilization" in dashed(self.arguments)
+        return "gpu-memory-utilization" in normalize_names(self.arguments)

@@ -22,14 +22,14 @@ EXTENSION = "envsuite_worker.TakesWeights"
 _PARALLEL = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
 
 
-def dashed(arguments: Mapping[str, Any] | None) -> dict[str, Any]:
+def normalize_names(arguments: Mapping[str, Any] | None) -> dict[str, Any]:
     """Arguments of vLLM by their names on the command line, which a user may also write with underscores."""
     return {name.replace("_", "-"): value for name, value in (arguments or {}).items()}
 
 
 def gpu_count(arguments: Mapping[str, Any] | None, *, copies: bool = True) -> int:
     """GPUs that vLLM takes with these arguments; without ``copies`` those that share one copy of the weights."""
-    sizes = dashed(arguments)
+    sizes = normalize_names(arguments)
     return prod(int(sizes.get(name, 1)) for name in _PARALLEL[: 3 if copies else 2])
 
 
@@ -68,7 +68,7 @@ def words_for(
         longest: Most tokens of a prompt, for a CPU; where 8192 are too few, and the caller does not know the model, the
             user's ``max-model-len`` says it.
     """
-    user = dashed(arguments)
+    user = normalize_names(arguments)
     defaults: dict[str, Any] = {
         "load-format": "dummy",
         "max-model-len": "auto",  # the model's longest sequence, or the longest that the memory holds

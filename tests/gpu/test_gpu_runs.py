@@ -114,14 +114,10 @@ VLLM: dict[str, dict[str, Any]] = {
 """Arguments of vLLM; without any it captures CUDA graphs, and fits its longest sequence to its memory."""
 
 
-def _has_vllm(python: str) -> None:
-    installation = look_up_vllm(python)
-    if installation.problem:
-        pytest.skip(f"needs vLLM: {installation.problem}")
-
-
 def _check_vllm(place: Path, processes: int = 1, options: dict[str, Any] | None = None, **changes: Any) -> None:
     """Has a run sample with vLLM, whose updates are proven, and whose log-probabilities are the policy's."""
+    if problem := look_up_vllm(sys.executable if "place" in (options or {}) else vllm_python()).problem:
+        pytest.skip(f"needs vLLM: {problem}")
     wide_llama(tied=False).save_pretrained(place / "model")
     changes |= {"rollout.engine_options": options or {}, "model.compute_dtype": "bfloat16"}
     done = _launch(write_settings(place, **{"rollout.engine": "vllm", **changes}), processes, timeout=900)
@@ -135,7 +131,6 @@ def _check_vllm(place: Path, processes: int = 1, options: dict[str, Any] | None 
 @pytest.mark.parametrize("sleep", [True, False])
 def test_a_vllm_server_on_the_same_gpu(sleep: bool, way: str, place: Path) -> None:
     """It takes a share of what is free, sleeps while the policy trains and wakes for its weights, and proves each."""
-    _has_vllm(vllm_python())
     _check_vllm(place, options={"sleep": sleep, "arguments": VLLM[way]})
 
 
@@ -144,7 +139,6 @@ def test_a_vllm_server_on_the_same_gpu(sleep: bool, way: str, place: Path) -> No
 def test_a_vllm_server_chosen_by_auto_and_one_that_reloads_adapters(changes: dict[str, Any], place: Path) -> None:
     if "model.adapter" in changes:
         pytest.importorskip("peft", reason="needs peft: pip install 'envsuite[lora]'")
-    _has_vllm(vllm_python())
     _check_vllm(place, **changes)
 
 
@@ -153,7 +147,6 @@ def test_a_vllm_server_chosen_by_auto_and_one_that_reloads_adapters(changes: dic
 @pytest.mark.parametrize("size", ["tensor-parallel-size", "data-parallel-size"])
 def test_a_vllm_server_over_two_gpus(size: str, place: Path) -> None:
     """One process trains on the first; of two replicas each proves its weights."""
-    _has_vllm(vllm_python())
     _check_vllm(place, options={"arguments": {size: 2}})
 
 
@@ -164,5 +157,4 @@ def test_vllm_in_the_trainers_processes(processes: int, way: str, place: Path) -
     """As above, without a server, on the GPU of each process."""
     if processes > torch.cuda.device_count():
         pytest.skip(f"needs {processes} GPUs, and there is {torch.cuda.device_count()}")
-    _has_vllm(sys.executable)
     _check_vllm(place, processes, {"place": "process", "arguments": VLLM[way]})

@@ -5,12 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-REQUIRED = {
-    "0.32.0": "torch==2.13.0+cpu; platform_machine == 'x86_64'",
-    "0.33.0": "torch==2.14.0",
-    "0.40.0": "torch==2.14.0",
-}
-"""What versions require of torch, by their wheels on PyPI; the last is none of them."""
+REQUIRED = dict.fromkeys(("0.33.0", "0.40.0"), "torch==2.14.0")
+REQUIRED["0.32.0"] = "torch==2.13.0+cpu; platform_machine == 'x86_64'"
+"""What versions require of torch, by their wheels on PyPI; 0.40.0 is none of them."""
 
 
 def vllm_interpreter(folder: Path, vllm: str | None, torch: str) -> str:

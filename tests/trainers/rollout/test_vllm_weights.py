@@ -93,7 +93,7 @@ def test_an_update_that_changes_nothing_stops_the_run(
 
 
 def test_each_replica_of_a_server_proves_its_weights_and_is_probed(
-    policy: PreTrainedModel, server: ProtocolServer, make: Made, tmp_path: Path
+    policy: PreTrainedModel, server: ProtocolServer, make: Made
 ) -> None:
     server.replicas = 3
     engine = make(server)
@@ -104,7 +104,6 @@ def test_each_replica_of_a_server_proves_its_weights_and_is_probed(
         EngineFailed, match=r"version 1 those of replica 2 are not the trainer's in layers\.1: they are"
     ):
         engine.sync(policy.named_parameters(), 1)
-    assert not [*tmp_path.iterdir()]
 
 
 def test_a_replica_that_does_not_say_which_weights_it_has_stops_the_run(
@@ -129,10 +128,8 @@ def test_a_request_that_reaches_a_paused_server_which_refuses_it_goes_on_after_t
     server.faults["/v1/completions"] = [refuse]
     engine.submit([Request(0, [5, 6], Sampling(max_tokens=4, ignore_eos=True))])
     assert arrived.wait(60)
-    began = time.monotonic()
     engine.sync(policy.named_parameters(), 1)
-    assert engine.poll(60)[0].policy_version.tolist() == [1] * 4
-    assert time.monotonic() - began < 60 and len(engine._hosts) == 1
+    assert engine.poll(60)[0].policy_version.tolist() == [1] * 4 and len(engine._hosts) == 1
 
 
 @pytest.mark.seconds

@@ -226,6 +226,24 @@ def any_actions(check: Check, count: int = 200) -> None:
         check.same(f"{where}, error of at most 1,000 characters", True, len(info["error"] or "") <= 1_000)
 
 
+def changing_tools(check: Check) -> None:
+    """Observations name the tools that can be called, where these change; another one is refused as unknown."""
+    env = check.world()
+    for seed in SEEDS:
+        observation, info = env.reset(seed=seed)
+        for where, action in _sample_actions(check, env, seed, info["task_id"]):
+            check.same(f"{where}, observation names its tools", env.tools_change, "tools" in observation)
+            names = [tool.name for tool in env.offered]
+            check.same(f"{where}, offered tools", [*observation.get("tools", [tool.name for tool in env.tools])], names)
+            check.same(f"{where} is of the offered tools", True, {call.name for call in action} <= {*names})
+            if held := [tool.name for tool in env.tools if tool.name not in names]:
+                _, _, _, _, info = env.step((ToolCall(held[0], {}),))
+                check.same(f"{held[0]!r}, not offered", True, f"unknown tool {held[0]!r}" in (info["error"] or ""))
+            observation, _, terminated, truncated, info = env.step(action)
+            if terminated or truncated:
+                break
+
+
 def misuse(check: Check) -> None:
     """A mistake of the program raises an error of envsuite, and does not end the episode."""
     env = check.world()
@@ -310,8 +328,8 @@ def threads(check: Check) -> None:
 
 
 ANYWHERE = (
-    *(contract, splits, goals, episodes, malformed_actions, any_actions, misuse, snapshots, rendering),
-    *(pickles, threads),
+    *(contract, splits, goals, episodes, malformed_actions, any_actions, changing_tools, misuse, snapshots),
+    *(rendering, pickles, threads),
 )
 """Checks of every environment, here and on a server."""
 

@@ -32,7 +32,11 @@ class Episode:  # what TRL asks for: reset, get_reward, and a method for each to
         return observation["text"]
 
 
-for tool in (env := Episode()._env.unwrapped).tools:
+if (env := Episode()._env.unwrapped).tools_change:
+    sys.exit(
+        f"{ENV}: its tools change in mid-conversation, and TRL takes one list of them; train it with envsuite train"
+    )
+for tool in env.tools:
     setattr(Episode, tool.name, as_method(tool, Episode._act))
 rows = [{"prompt": [{"role": "user", "content": ""}], "task_id": task} for task in env.tasks.ids("train")]
 config = GRPOConfig("runs/trl", max_steps=int(STEPS), max_completion_length=4096, logging_steps=1, bf16=False)

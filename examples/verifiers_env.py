@@ -6,7 +6,8 @@ import contextlib
 import gymnasium
 import verifiers.v1 as vf
 
-from envsuite.prompting import TagsCodec  # importing anything of envsuite registers the ids
+from envsuite.core.tools import UnparsedAction, offered_tools  # importing anything of envsuite registers the ids
+from envsuite.prompting import Answer, Chat, FullMemory, PromptSpec, TagsCodec
 
 __all__ = ["EnvsuiteEnv", "EnvsuiteTaskset"]
 CODEC = TagsCodec()
@@ -21,19 +22,26 @@ class EnvsuiteConfig(vf.TasksetConfig):
 class EnvsuiteTaskset(vf.Taskset[vf.Task, EnvsuiteConfig]):
     def load(self):
         env = gymnasium.make(self.config.game, **self.config.kwargs).unwrapped
-        system = CODEC.system(env.tools, env.max_calls)
-        return (vf.Task(vf.TaskData(id=task, system_prompt=system)) for task in env.tasks.ids(self.config.split))
+        for task in env.tasks.ids(self.config.split):
+            first = env.reset(options={"task_id": task})[0] if env.tools_change else {}
+            system = CODEC.system(offered_tools(env.tools, first), env.max_calls)
+            yield vf.Task(vf.TaskData(id=task, system_prompt=system))
 
 
 class EnvsuiteEnv(vf.Env[vf.SingleAgentEnvConfig]):
     async def run(self, task, agents):
         with contextlib.closing(gymnasium.make(self.config.taskset.game, **self.config.taskset.kwargs)) as env:
             observation, info = env.reset(options={"task_id": task.data.id})
-            said, total, over = f"{observation['task']}\n\n{observation['text']}", 0.0, False
+            chat = Chat(PromptSpec(CODEC, FullMemory(), commands=False), env.unwrapped.tools, env.unwrapped.max_calls)
+            chat.start(observation)
+            total, over = 0.0, False
             async with agents.agent.interaction(task) as agent:
-                while not over and not (segment := await agent.turn(said)).terminated:
-                    parsed = CODEC.parse(segment.last_reply, env.unwrapped.tools, env.unwrapped.max_calls)
-                    observation, reward, *ends, info = await asyncio.to_thread(env.step, parsed.action or ())
-                    said, total, over = parsed.error or observation["text"], total + reward, any(ends)
+                while not over and not (segment := await agent.turn(chat.messages()[-1]["content"])).terminated:
+                    answer = Answer(segment.last_reply)
+                    parsed = chat.parse(answer)
+                    action = UnparsedAction(parsed.error) if parsed.action is None else parsed.action
+                    observation, reward, *ends, info = await asyncio.to_thread(env.step, action)
+                    chat.add(answer, observation, parsed)
+                    total, over = total + reward, any(ends)
         agent.trace.record_reward("reward", total, 1.0)
         agent.trace.record_metrics({"success": float(info["success"]), "score": info["score"]})

@@ -21,7 +21,16 @@ from envsuite.core.options import EnvOptions
 from envsuite.core.snapshots import EnvSnapshot, check_snapshot
 from envsuite.core.spaces import AnyText, TextTuple, ToolCalls
 from envsuite.core.tasks import TaskSet
-from envsuite.core.tools import Action, Tool, ToolCall, UnparsedAction, check_action, shorten_reason, with_integers
+from envsuite.core.tools import (
+    Action,
+    Tool,
+    ToolCall,
+    UnparsedAction,
+    check_action,
+    offered_tools,
+    shorten_reason,
+    with_integers,
+)
 
 
 class Observation(TypedDict):
@@ -35,6 +44,8 @@ class Observation(TypedDict):
     """Admissible commands; ``()`` for open-ended actions."""
     images: NotRequired[tuple[Pixels, ...]]
     """Images of the world now; there only in environments that are made to show them."""
+    tools: NotRequired[tuple[str, ...]]
+    """Names of the tools that can be called now; there only in environments whose tools change."""
 
 
 class StepInfo(TypedDict):
@@ -113,6 +124,8 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
     Such an environment puts ``agent`` and ``rewards`` into each info, and refuses a tool of another agent than the one
     whose turn it is.
     """
+    tools_change: bool = False
+    """Whether some of :attr:`tools` can be called at some times only: then :meth:`_offer` names those of now."""
     takes: type[EnvOptions] = EnvOptions
     """The options of the environment, which its constructor takes by name: ``self.takes.of(given)`` checks them.
 
@@ -146,8 +159,9 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
         self._last: Observation | None = None
         self._instruction = ""
         self.images = images
-        pictures = {"images": Images()} if images else {}
-        parts: dict[str, Any] = {"task": AnyText(), "text": AnyText(), "commands": TextTuple(), **pictures}
+        more = {"images": Images()} if images else {}
+        more |= {"tools": TextTuple()} if self.tools_change else {}
+        parts: dict[str, Any] = {"task": AnyText(), "text": AnyText(), "commands": TextTuple(), **more}
         self.observation_space = gymnasium.spaces.Dict(parts)  # type: ignore[assignment]
         self.action_space = ToolCalls(self.tools, self.max_calls, self._propose)
 
@@ -180,6 +194,10 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
     def _state_key(self) -> str:
         """Returns the identity of the current observation."""
 
+    def _offer(self) -> tuple[str, ...]:
+        """Returns the names of the tools that can be called now; asked for by each observation where tools change."""
+        raise UsageError(f"{type(self).__name__} has tools that do not change")
+
     def _view(self) -> tuple[Pixels, ...]:
         """Returns the images of the world as it is now; asked for by each observation that shows images."""
         raise UsageError(f"{type(self).__name__} has no images")
@@ -198,6 +216,11 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
         if self._done or self._last is None:
             raise UsageError(f"{type(self).__name__} has no running episode; call reset() first")
         return self._last
+
+    @property
+    def offered(self) -> tuple[Tool, ...]:
+        """The tools that can be called now; all of them before the first reset, and where they do not change."""
+        return self.tools if self._last is None else offered_tools(self.tools, self._last)
 
     @property
     def done(self) -> bool:
@@ -383,10 +406,10 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
         if self._done or self._last is None:
             when = "after the episode has ended" if self._last is not None else "before reset"
             raise UsageError(f"{type(self).__name__}.step called {when}; call reset() first")
-        if (problem := check_action(action, self.tools, self.max_calls)) is not None:
+        if (problem := check_action(action, self.offered, self.max_calls)) is not None:
             return self._refuse(problem, self._last["commands"])
         try:
-            outcome = self._execute(with_integers(action, self.tools))
+            outcome = self._execute(with_integers(action, self.offered))
             reward, score = outcome.reward, outcome.score
             if not (type(reward) is type(score) is float and isfinite(reward + score)):
                 reward = boundary.number(reward, "the reward of _call")
@@ -408,7 +431,7 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
         return self.step(UnparsedAction(problem))
 
     def _refuse(self, problem: str, commands: tuple[str, ...]) -> tuple[Observation, float, bool, bool, StepInfo]:
-        text = f"Invalid action: {problem}. Tools: {', '.join(tool.name for tool in self.tools)}."
+        text = f"Invalid action: {problem}. Tools: {', '.join(tool.name for tool in self.offered)}."
         outcome = Outcome(text, error=problem, commands=commands)
         return self._observe(outcome), 0.0, False, False, self._info(outcome)
 
@@ -425,6 +448,8 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
         self._last = {"task": self._instruction, "text": text, "commands": commands}
         if self.images:
             self._last["images"] = self._view()
+        if self.tools_change:
+            self._last["tools"] = self._offer()
         return self._last
 
     def _info(self, outcome: Outcome) -> StepInfo:

@@ -125,6 +125,20 @@ class Tool:
         return Tool, (self.name, self.description, self.parameters)
 
 
+REPLY = Tool.of_string(
+    "reply", "Answers the user, which ends your turn. A text without a call does the same.", "text", "What you say."
+)
+"""The tool of environments in which an agent and a user take turns: there a completion without a call is one of it."""
+
+
+def offered_tools(tools: Sequence[Tool], observation: Mapping[str, Any]) -> tuple[Tool, ...]:
+    """Returns the tools that can be called at an observation: those that it names, in its order; by default all."""
+    if "tools" not in observation:
+        return tuple(tools)
+    by_name = {tool.name: tool for tool in tools}
+    return tuple(by_name[name] for name in observation["tools"] if name in by_name)
+
+
 LONGEST_REASON = 1_000
 """Characters of a reason, which may quote what an agent said, that are told as they are."""
 

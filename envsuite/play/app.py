@@ -237,7 +237,7 @@ class Play(App[None]):
     async def _act(self, line: str) -> None:
         session = self.session
         env, commands = session.env, session.observation["commands"]
-        action = read_action(line, env.tools, session.profile, commands, env.max_calls)
+        action = read_action(line, env.offered, session.profile, commands, env.max_calls)
         count = len(session.saved)
         await self._run_call(lambda: session.act(action))
         if len(session.saved) > count:
@@ -296,12 +296,12 @@ class Play(App[None]):
         if text.startswith(":"):
             return [word for word in WORDS if word.startswith(text) and word != text]
         session = self.session
-        return completions(text, session.env.tools, session.profile, session.observation["commands"])
+        return completions(text, session.env.offered, session.profile, session.observation["commands"])
 
     def _action_text(self, action: Action) -> str:
         if isinstance(action, UnparsedAction):
             return "(no action)"
-        return write_action(action, self.session.env.tools, self.session.profile)
+        return write_action(action, self.session.env.offered, self.session.profile)
 
     def _show(self) -> None:
         self._base.query_one("#status", Static).update(self._status())

@@ -10,10 +10,10 @@ from typing import Any
 from envsuite.core.env import Observation
 from envsuite.core.errors import UsageError
 from envsuite.core.tools import Tool, ToolCall
-from envsuite.prompting.codecs.base import ParseResult
+from envsuite.prompting.codecs.base import ParseResult, read_reply
 from envsuite.prompting.codecs.native import NativeCodec
 from envsuite.prompting.history import History
-from envsuite.prompting.memory import CompactMemory, Window
+from envsuite.prompting.memory import CompactMemory, FullMemory, Window
 from envsuite.prompting.rendering import Messages
 from envsuite.prompting.spec import PromptSpec
 from envsuite.prompting.text import THOUGHT_END, MalformedText, is_unicode, read_arguments
@@ -65,7 +65,8 @@ class Chat:
 
     Args:
         spec: How prompts are written. After the memory ``full`` as after ``rendered`` all messages are sent.
-        tools: The tools of the environment.
+        tools: The tools of the environment. Where they change, each request has those of its time; in text, the memory
+            ``full`` lists those of the first observation, then new ones where they come.
         max_calls: Maximum number of calls in one step.
 
     Raises:
@@ -79,18 +80,21 @@ class Chat:
         if isinstance(codec, NativeCodec):
             raise UsageError("NativeCodec reads the text of a chat template, which the endpoint has; use EndpointCodec")
         self.spec = spec
-        self.tools = tools
         self.max_calls = max_calls
-        self.chat_tools = codec.chat_tools(tools)
-        """The tools for the endpoint; ``None`` where the messages describe them."""
         self._history = History(spec, tools, max_calls)
         self._later: Messages = []
         """The messages after the first of the user."""
         self._calls = 0
 
+    @property
+    def chat_tools(self) -> list[dict[str, Any]] | None:
+        """The tools for the endpoint now; ``None`` where the messages describe them."""
+        return self.spec.codec.chat_tools(self._history.offered)
+
     def start(self, observation: Observation) -> None:
         """Starts an episode with its first observation."""
         self._history.start(observation)
+        self._history.list_tools_of(0)
         self._later, self._calls = [], 0
 
     def messages(self) -> Messages:
@@ -113,12 +117,13 @@ class Chat:
 
         One call that is not well-formed makes the answer invalid, since the others were made along with it.
         """
+        tools = self._history.offered
         if self.chat_tools is None:
-            return self.spec.codec.parse(answer.text, self.tools, self.max_calls)
+            return self.spec.codec.parse(answer.text, tools, self.max_calls)
+        if not answer.calls:
+            return read_reply(answer.content, tools, "", "no tool call in the completion")
         calls = [_read(call) for call in answer.calls]
         problem = next((call.reason for call in calls if isinstance(call, MalformedText)), None)
-        if problem is None and not calls:
-            problem = "no tool call in the completion"
         if problem is None and len(calls) > self.max_calls:
             problem = f"{len(calls)} calls in one step, at most {self.max_calls} allowed"
         action = tuple(call for call in calls if isinstance(call, ToolCall))
@@ -136,10 +141,14 @@ class Chat:
             UsageError: Before :meth:`start`.
         """
         self._history.add(answer.text, (parsed or self.parse(answer)).action, observation)
+        continues = isinstance(self.spec.memory, FullMemory)
+        if not continues:
+            self._history.list_tools_of(self._history.steps)
         if isinstance(self.spec.memory, Window):
             return
         message = self._answer_message(answer)
-        text = self._history.answer_text(self._history.observation(self._history.steps))
+        text = self._history.changed_tools() if continues and self.chat_tools is None else ""
+        text += self._history.answer_text(self._history.observation(self._history.steps))
         calls = message.get("tool_calls", [])
         results = [*[_EARLIER] * (len(calls) - 1), text]
         replies = [

@@ -13,11 +13,11 @@ from envsuite.core.tools import Tool
 from envsuite.prompting.codecs.base import CodecTurn, ParseResult
 from envsuite.prompting.history import History
 from envsuite.prompting.images import ImageFormat, ImageTokenizer, in_order
-from envsuite.prompting.memory import CompactMemory, RenderedMemory, Window
+from envsuite.prompting.memory import CompactMemory, FullMemory, RenderedMemory, Window
 from envsuite.prompting.ordinary import unbroken
 from envsuite.prompting.rendering import ChatTokenizer, Messages, TemplateRenderer
 from envsuite.prompting.spec import PromptSpec
-from envsuite.prompting.template import chat_template, conversation_ids
+from envsuite.prompting.template import ChatTemplate, chat_template, conversation_ids
 
 __all__ = ["ChatTokenizer", "Conversation", "PromptTooLong"]
 
@@ -50,7 +50,9 @@ class Conversation:
     Args:
         tokenizer: A transformers tokenizer with a chat template.
         spec: How prompts are written.
-        tools: The tools of the environment.
+        tools: The tools of the environment. Where they change, instructions list those of the last observation. Of
+            prompts that continue each other they list those of the first one that is shown; the message that brings
+            further tools lists these.
         max_calls: Maximum number of calls in one step.
         image_format: How the model takes the images of observations; ``None``: it takes none.
 
@@ -70,15 +72,14 @@ class Conversation:
     ) -> None:
         self.spec = spec
         self.codec = codec = spec.codec
-        self.tools = tools
         self.max_calls = max_calls
         self._history = History(spec, tools, max_calls)
         gallery = self._history.gallery
         self.tokenizer = tokenizer if image_format is None else ImageTokenizer(tokenizer, image_format, gallery)
         arguments = codec.template_arguments if spec.template_arguments is None else spec.template_arguments
         self._render = TemplateRenderer(self.tokenizer, arguments)
-        own = TemplateRenderer(tokenizer, arguments)
-        self._template = chat_template(own, self._history.system, codec.chat_tools(tools), self._history.own)
+        self._text_render = TemplateRenderer(tokenizer, arguments)
+        self._template = self._split_template()
         eos = () if tokenizer.eos_token_id is None else (int(tokenizer.eos_token_id),)
         self.end = codec.stop_ids or self._template.stops or eos
         """Tokens that end an answer in this format, as a teacher writes it."""
@@ -86,6 +87,23 @@ class Conversation:
         self._left_out = 0
         self._stem: tuple[list[int], str] | None = None
         self._ids: tuple[int, ...] | None = None
+
+    @property
+    def tools(self) -> Sequence[Tool]:
+        """The tools that the instructions list."""
+        return self._history.listed
+
+    def _split_template(self) -> ChatTemplate:
+        history = self._history
+        return chat_template(self._text_render, history.system, self.codec.chat_tools(self.tools), history.own)
+
+    def _list_tools(self) -> None:
+        """Lists in the instructions the tools that they have to list now; finds the stem of prompts anew."""
+        changed = self._history.list_tools_of(self._left_out if self._lists_first else self._history.steps)
+        if changed:
+            self._template = self._split_template()
+        if not self.continues_prompts and self.spec.prompt_file is None and (changed or not self._history.steps):
+            self._stem = self._template.stem(self.tokenizer, *self._history.opening())
 
     def start(self, observation: Observation) -> None:
         """Starts an episode with its first observation.
@@ -100,8 +118,7 @@ class Conversation:
             raise UsageError("truncate='left' could cut an image in two; truncate='episode' ends the episode instead")
         self._history.start(observation)
         self._turns, self._left_out = [], 0
-        if not self.continues_prompts and self.spec.prompt_file is None:
-            self._stem = self._template.stem(self.tokenizer, *self._history.opening())
+        self._list_tools()
         self._ids = None
         self._fold()
 
@@ -114,6 +131,7 @@ class Conversation:
         history, turns, self._left_out, self._stem, self._ids = token
         self._history.restore(history)
         self._turns = list(turns)
+        self._list_tools()
 
     def prompt(self) -> tuple[tuple[int, ...], tuple[Pixels, ...]]:
         """Returns the token ids to continue now, and the images in them, in their order.
@@ -160,9 +178,14 @@ class Conversation:
         """Whether a prompt continues the last one with the sampled tokens or their text, control tokens included."""
         return not isinstance(self.spec.memory, Window)
 
+    @property
+    def _lists_first(self) -> bool:
+        """Whether instructions list the tools of the first observation that is shown: prompts begin with it."""
+        return isinstance(self.spec.memory, FullMemory | CompactMemory)
+
     def parse(self, response_text: str) -> ParseResult:
         """Parses the action of a response. Never raises."""
-        return self.codec.parse(response_text, self.tools, self.max_calls)
+        return self.codec.parse(response_text, self._history.offered, self.max_calls)
 
     def add(
         self,
@@ -187,12 +210,15 @@ class Conversation:
         if not self.continues_prompts:
             parsed = parsed or self.parse(response_text)
             self._history.add(response_text, parsed.action, observation)
+            self._list_tools()
             self._ids = None
             return
         prompt = self._all_ids()
-        self._history.add(response_text, None, observation)
         turn = self._turn_of(response, self._history.gallery.plain(response_text))
-        answer = self._history.answer_text(self._history.observation(self._history.steps))
+        self._history.add(response_text, None, observation)
+        self._list_tools()
+        answer = self._history.changed_tools() if self._lists_first else ""
+        answer += self._history.answer_text(self._history.observation(self._history.steps))
         is_rendered = isinstance(self.spec.memory, RenderedMemory)
         follow = () if is_rendered else tuple(self._follow(response, turn, answer))
         self._turns.append(_TokenTurn(response, follow, answer, turn))
@@ -221,20 +247,23 @@ class Conversation:
 
     def _turn_of(self, response: Sequence[int], text: str) -> CodecTurn:
         """Returns a response as a message in which only the added tokens that were sampled are such."""
-        turn = self.codec.turn(text, self.tools)
+        tools = self._history.offered
+        turn = self.codec.turn(text, tools)
         ordinary = self._template.added.break_unsampled(self.tokenizer, response, text)
         if ordinary == text:
             return turn
-        reread = self.codec.turn(ordinary, self.tools)
+        reread = self.codec.turn(ordinary, tools)
         if len(reread.called) == len(turn.called):
-            return CodecTurn(reread.message, turn.called)
+            return CodecTurn(reread.message, turn.called, turn.replies)
         fields = self._template.added.break_fields  # the tags of a call are spelled: all of it is ordinary text
         keys = turn.message.keys() - {"role", "tool_calls"}
-        return CodecTurn({**turn.message, **{key: fields(turn.message[key]) for key in keys}}, turn.called)
+        return CodecTurn(
+            {**turn.message, **{key: fields(turn.message[key]) for key in keys}}, turn.called, turn.replies
+        )
 
     def _follow(self, response: Sequence[int], turn: CodecTurn, text: str) -> list[int]:
         """Returns the token ids from the end of ``response`` to the next generation prompt."""
-        after = self.codec.after(turn, self._template.added.break_tokens(text), self.tools)
+        after = self.codec.after(turn, self._template.added.break_tokens(text), self._history.offered)
         if after is None:
             has_end = bool(response) and response[-1] in self._template.turn_ends
             return self._template.follow(self.tokenizer, text, has_end)
@@ -254,5 +283,6 @@ class Conversation:
                     f"raise the budget to {len(ids)} or more"
                 )
             self._left_out += (count + 1) // 2
+            self._list_tools()
             tail = [i for turn in self._turns[self._left_out :] for i in (*turn.response_ids, *turn.follow_ids)]
             self._ids = (*self._template.begin(self.tokenizer, "".join(self._history.opening(self._left_out))), *tail)

@@ -114,10 +114,13 @@ class Dialect:
         """Returns the assistant message that thinks ``thought``, says ``text`` and makes the calls of ``pairs``."""
         return self.shape.message(pairs, thought, self.format.thought, text)
 
-    def reply(self, pairs: Called, text: str) -> dict[str, Any]:
-        """Returns the message that answers the calls with ``text``: one for a step, under its last call's id."""
+    def reply(self, pairs: Called, text: str, user: bool = False) -> dict[str, Any]:
+        """Returns the message that answers the calls with ``text``: one for a step, under its last call's id.
+
+        Without calls it is the environment's; with ``user`` it is the user's.
+        """
         if not pairs:
-            return {"role": self.answers_text, "content": text}
+            return {"role": "user" if user else self.answers_text, "content": text}
         call, call_id = pairs[-1]
         return {"role": "tool", "content": text, "tool_call_id": call_id, "name": call.name}
 
@@ -137,11 +140,12 @@ class Dialect:
             return last[: matches[-1].end]
         return text[: at + len(calls)]
 
-    def text(self, content: str) -> str:
-        """Returns ``content`` as the model writes a message without a call."""
-        thought = _THOUGHT if self.thinks and self.shape.thought is not None else ""
-        text = self._render([_USER, self.message((), thought, content), self.reply((), _TEXT)], thought)
-        return content if text is None else text[: text.find(content) + len(content)].replace(_THOUGHT, "Well.")
+    def text(self, content: str, thought: str = "") -> str:
+        """Returns ``content`` as the model writes a message without a call, after the thought, if any."""
+        thought = thought or ("Well." if self.thinks and self.shape.thought is not None else "")
+        probe = _THOUGHT if thought else ""
+        text = self._render([_USER, self.message((), probe, content), self.reply((), _TEXT)], probe)
+        return content if text is None else text[: text.find(content) + len(content)].replace(_THOUGHT, thought)
 
     def _render(self, messages: Messages, thought: str) -> str | None:
         """Returns the text of ``messages`` after the generation prompt that follows the first."""
@@ -183,18 +187,19 @@ class Dialect:
             matches[-1] = replace(matches[-1], end=max(end, matches[-1].end))
         return matches
 
-    def after(self, pairs: Called, text: str, tools: Sequence[dict[str, Any]]) -> str | None:
+    def after(self, pairs: Called, text: str, tools: Sequence[dict[str, Any]], user: bool = False) -> str | None:
         """Returns the template's text from the end of an output to the end of the next generation prompt.
 
         Args:
             pairs: The calls of the output; none for an output without a call.
             text: The answer, broken (:mod:`envsuite.prompting.ordinary`); so are others that are not the template's.
             tools: The tools, which some templates repeat before each text of a user.
+            user: Whether the answer to an output without a call is the user's.
         """
         calls = [(replace(call, arguments=_SHORT), call_id) for call, call_id in pairs]
         output = self._render_calls(calls) if calls else _TEXT
         tokens = added_tokens(self.renderer.tokenizer)
-        message, reply = self.message(calls, "", "" if calls else _TEXT), self.reply(pairs, text)
+        message, reply = self.message(calls, "", "" if calls else _TEXT), self.reply(pairs, text, user)
         messages = [_USER, tokens.break_message(message), {**tokens.break_message(reply), "content": text}]
         prompt = self.renderer.attempt(messages, _SCHEMAS if calls else tokens.break_fields(tools))
         if prompt is None or not output or (at := unbroken(prompt).find(output)) < 0:

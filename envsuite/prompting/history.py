@@ -7,11 +7,12 @@ from typing import Any
 
 from envsuite.core.env import Observation
 from envsuite.core.errors import UsageError
-from envsuite.core.tools import Action, Tool
+from envsuite.core.tools import Action, Tool, offered_tools
 from envsuite.prompting.images import Gallery
 from envsuite.prompting.memory import Summary, Window
 from envsuite.prompting.prompt_file import PastStep, Situation
 from envsuite.prompting.spec import PromptSpec
+from envsuite.prompting.text import listing
 
 
 class History:
@@ -19,7 +20,7 @@ class History:
 
     Args:
         spec: How prompts are written.
-        tools: The tools of the environment.
+        tools: The tools of the environment; where they change, observations name those of their time.
         max_calls: Maximum number of calls in one step.
     """
 
@@ -27,8 +28,19 @@ class History:
         self.spec = spec
         self.tools = tools
         self.max_calls = max_calls
-        memory, instructions = spec.memory, spec.instructions
-        system = spec.codec.system(tools, max_calls) if instructions else ""
+        self.gallery = Gallery()
+        """Images of the episode, for which texts have marks."""
+        self._observations: list[Observation] = []
+        self._actions: list[str] = []
+        self._summary = ""
+        self._list_tools(tools)
+
+    def _list_tools(self, tools: Sequence[Tool]) -> None:
+        """Writes the instructions that list ``tools``."""
+        self.listed = tools
+        """The tools that the instructions list."""
+        spec, memory, instructions = self.spec, self.spec.memory, self.spec.instructions
+        system = spec.codec.system(tools, self.max_calls) if instructions else ""
         request = memory.request if isinstance(memory, Summary) and instructions else ""
         first = isinstance(memory, Window) and memory.shares
         parts = () if spec.prompt_file is not None else (system, request if first else "", spec.examples)
@@ -39,11 +51,18 @@ class History:
         self.own = (max(0, end - len(spec.codec.example)), end)
         """Beginning and end of what the chat template itself has written of it."""
         self._instructions = f"{system}\n{request}" if request else system
-        self.gallery = Gallery()
-        """Images of the episode, for which texts have marks."""
-        self._observations: list[Observation] = []
-        self._actions: list[str] = []
-        self._summary = ""
+
+    @property
+    def offered(self) -> Sequence[Tool]:
+        """The tools that can be called at the last observation."""
+        return offered_tools(self.tools, self._observations[-1]) if self._observations else self.tools
+
+    def list_tools_of(self, t: int) -> bool:
+        """Lists in the instructions the tools of :meth:`observation` ``t``; returns whether these are others."""
+        tools = offered_tools(self.tools, self.observation(t))
+        if changed := tools != tuple(self.listed):
+            self._list_tools(tools)
+        return changed
 
     def start(self, observation: Observation) -> None:
         """Starts an episode with its first observation."""
@@ -87,6 +106,14 @@ class History:
             raise UsageError("Conversation used before start(); call start(observation) first")
         return self._observations[t]
 
+    def changed_tools(self) -> str:
+        """Returns what the last observation changes in the tools, for prompts that list those of an earlier one."""
+        before = offered_tools(self.tools, self.observation(self.steps - 1))
+        new = [tool for tool in self.offered if tool not in before]
+        gone = [tool.name for tool in before if tool not in self.offered]
+        text = f"{listing(new, 'New tools')}\n" if new else ""
+        return f"{text}Tools that are gone: {', '.join(gone)}.\n" if gone else text
+
     def answer_text(self, observation: Observation) -> str:
         """Returns an :meth:`observation` as the environment's answer in a conversation."""
         if not observation["commands"] or not self.spec.commands:
@@ -127,7 +154,7 @@ class History:
             commands=now["commands"] if self.spec.commands else (),
             history=self._past(self.spec.memory) if isinstance(self.spec.memory, Window) else (),
             current_step=self.steps + 1,
-            tools=self.tools,
+            tools=self.offered,
             max_calls=self.max_calls,
             instructions=self._instructions,
             summary=self._summary,

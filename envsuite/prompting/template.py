@@ -113,6 +113,8 @@ class ChatTemplate:
         return self.added.encode(tokenizer, before + self.added.break_tokens(text) + after)
 
 
+_CACHED = 256
+"""Split templates that are kept of a tokenizer: tools may be others in each task."""
 _CACHE: WeakKeyDictionary[ChatTokenizer, dict[tuple[str, ...], ChatTemplate]] = WeakKeyDictionary()
 
 
@@ -136,6 +138,8 @@ def chat_template(
     templates = _CACHE.setdefault(render.tokenizer, {})
     if key not in templates:
         render.check()
+        if len(templates) >= _CACHED:
+            templates.clear()
         templates[key] = _split_template(render, system, chat_tools, own)
     return templates[key]
 

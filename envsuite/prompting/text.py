@@ -157,7 +157,7 @@ def write_thought(thought: str) -> str:
     return f"<think>{thought}</think>" if thought else ""
 
 
-def listing(tools: Sequence[Tool]) -> str:
+def listing(tools: Sequence[Tool], title: str = "Tools") -> str:
     """Returns the function schemas of ``tools``, one a line, for a system message."""
     lines = (json.dumps(tool.as_openai()["function"], ensure_ascii=False) for tool in tools)
-    return "Tools:\n" + "\n".join(lines)
+    return f"{title}:\n" + "\n".join(lines)

@@ -44,6 +44,7 @@ class RemoteEnv(ToolEnv):
         description = _first_description(self._session)
         self.tools, self.max_calls, self.agents = description.tools, description.max_calls, description.agents
         self._name, self._restorable = description.name, description.restorable
+        self.tools_change = description.tools_change
         super().__init__(description.tasks, description.split, render_mode, description.versions, description.images)
         self._episode: dict[str, Any] = {}
 
@@ -78,7 +79,7 @@ class RemoteEnv(ToolEnv):
             UsageError: Before the first :meth:`reset`, or after the episode has ended.
             WorkerLost: The world has failed, or the server does not answer; the episode is lost.
         """
-        answer = self._session.step(step_of(action, self.tools, self.max_calls))
+        answer = self._session.step(step_of(action, self.offered, self.max_calls))
         info: Any = answer["info"]
         info.update(self._episode)
         info["versions"] = self.versions.copy()

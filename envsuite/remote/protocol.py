@@ -82,7 +82,7 @@ def as_json(observation: Observation, task: bool = True) -> dict[str, Any]:
         MissingExtra: It has images, and Pillow is not installed.
     """
     answer: dict[str, Any] = {"task": observation["task"]} if task else {}
-    answer |= {"text": observation["text"], "commands": observation["commands"]}
+    answer |= {name: observation[name] for name in ("text", "commands", "tools") if name in observation}
     if "images" in observation:
         answer["images"] = [base64.b64encode(as_png(image)).decode() for image in observation["images"]]
     return answer
@@ -96,6 +96,8 @@ def from_json(task: str, answer: Mapping[str, Any]) -> Observation:
         MissingExtra: It has images, and Pillow is not installed.
     """
     observation = Observation(task=task, text=answer["text"], commands=tuple(answer["commands"]))
+    if "tools" in answer:
+        observation["tools"] = tuple(answer["tools"])
     if "images" in answer:
         try:
             files = (base64.b64decode(image, validate=True) for image in answer["images"])

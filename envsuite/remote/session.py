@@ -48,6 +48,8 @@ class EnvDescription:
     """Agents that take turns -> names of the tools of each."""
     images: bool
     """Whether observations have images."""
+    tools_change: bool
+    """Whether some tools can be called at some times only."""
     restorable: bool
     """Whether it can be snapshot and restored."""
     max_episode_steps: int | None
@@ -88,7 +90,7 @@ def _request_description(url: str, env_id: str, arguments: bytes, servers: int) 
         raise DataError(f"{url}: the manifest of {env_id} has hash {there[:8]} there and {here[:8]} here")
     tools = tuple(Tool(**tool["function"]).check() for tool in body["tools"])
     agents = {agent: tuple(names) for agent, names in body.get("agents", {}).items()}
-    same = ("max_calls", "images", "restorable", "max_episode_steps", "split", "versions")
+    same = ("max_calls", "images", "tools_change", "restorable", "max_episode_steps", "split", "versions")
     facts = {name: body[name] for name in same}
     return EnvDescription(body["class"], tools, agents=agents, tasks=tasks, **facts)
 

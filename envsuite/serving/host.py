@@ -149,6 +149,7 @@ class SessionHost:
                 "max_calls": env.max_calls,
                 **({"agents": dict(env.agents)} if env.agents else {}),
                 "images": env.images,
+                "tools_change": env.tools_change,
                 "restorable": env.restorable,
                 "max_episode_steps": horizon_of(call["environment"], call.get("arguments")),
                 "split": env.split,

@@ -75,8 +75,8 @@ class AgentEpisode:
         """Why the environment failed in a call; ``None`` while it works."""
         self.about = {name: str(self._info.get(name, "")) for name in ("task_type", "split")}
         """Type and split of the task."""
-        self.offered: tuple[Tool, ...] = tuple(world.tools)
-        """Its tools."""
+        self.offered: tuple[Tool, ...] = world.offered
+        """The tools that can be called now."""
         self.tools: list[dict[str, Any]] = [tool.as_openai() for tool in self.offered]
         """The same as OpenAI's function schemas."""
 
@@ -119,6 +119,9 @@ class AgentEpisode:
                     self._session.end(self.failure)
                 raise
             before, self.text, self.done = self.text, observation["text"], terminated or truncated
+            if "tools" in observation:
+                self.offered = self._env.unwrapped.offered  # type: ignore[attr-defined]
+                self.tools = [tool.as_openai() for tool in self.offered]
             env_step = EnvStep(tuple(action), command, call_id, before, self.text, float(reward), dict(info))
             with self._gateway.lock:
                 self._session.observe(env_step)

@@ -13,10 +13,11 @@ import orjson
 
 from envsuite.core.errors import EnvsuiteError
 from envsuite.core.players import Player
-from envsuite.core.tools import ToolCall
+from envsuite.core.tools import REPLY, ToolCall
 from envsuite.playing.engine import ChatCompletion, ChatEngine, ChatRequest, Completion, Request
 from envsuite.prompting import make_codec
 from envsuite.prompting.chat import Answer, RawCall
+from envsuite.prompting.codecs.base import reply_text
 from trainers.gateway.messages import Message, ParsedRequest, Refused
 from trainers.gateway.openai_api import json_of, message_of
 from trainers.gateway.sequences import RequestPrompt, Writer
@@ -104,6 +105,8 @@ class ExpertEngine(ChatEngine):
         if names.issuperset(call.name for call in action):
             calls = tuple(RawCall(call.name, json_of(call)) for call in action)
             return ChatCompletion(request.request_id, Answer("", calls), "stop")
+        if (reply := reply_text(action, (REPLY,))) is not None:
+            return ChatCompletion(request.request_id, Answer(reply), "stop")
         return ChatCompletion(request.request_id, Answer(TYPED.write(action)), "stop")
 
     def poll(self, timeout: float | None = None) -> list[ChatCompletion]:

@@ -11,7 +11,7 @@ import orjson
 from envsuite import __version__
 from envsuite.core.env import Observation, StepInfo, ToolEnv
 from envsuite.core.errors import DataError, UsageError
-from envsuite.core.tools import Action, Tool, ToolCall, UnparsedAction, check_action
+from envsuite.core.tools import Action, Tool, ToolCall, UnparsedAction, check_action, offered_tools
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,7 @@ class Demonstration:
     seed: int | None
     """Seed of the order in which tasks were played; ``None`` where somebody chose them."""
     tools: tuple[Tool, ...] = field(compare=False)
+    """Those that could be called at some time of the episode."""
     max_calls: int
     first: Observation
     """The observation of the reset."""
@@ -111,7 +112,7 @@ class Demonstration:
             versions={"envsuite": __version__, **info["versions"]},
             player=player,
             seed=seed,
-            tools=env.tools,
+            tools=_tools_of(env, (first, *(step.observation for step in steps))),
             max_calls=env.max_calls,
             first=first,
             steps=tuple(_writable(step, env) for step in steps),
@@ -129,6 +130,7 @@ class Demonstration:
                 **_action_fields(step.action), "text": step.observation["text"],
                 "commands": step.observation["commands"], "reward": step.reward, "valid": step.valid,
                 "thought": step.thought,
+                **({"tools": step.observation["tools"]} if "tools" in step.observation else {}),
             }
             for step in self.steps
         ]  # fmt: skip
@@ -176,7 +178,15 @@ def _check(body: Any) -> None:
 
 
 def _observation(body: Mapping[str, Any], task: str) -> Observation:
-    return Observation(task=task, text=body["text"], commands=tuple(body["commands"]))
+    observation = Observation(task=task, text=body["text"], commands=tuple(body["commands"]))
+    if "tools" in body:
+        observation["tools"] = tuple(body["tools"])
+    return observation
+
+
+def _tools_of(env: ToolEnv, observations: Sequence[Observation]) -> tuple[Tool, ...]:
+    """Returns the tools of an episode: those that can be called at one of its observations, in their order."""
+    return tuple({tool.name: tool for seen in observations for tool in offered_tools(env.tools, seen)}.values())
 
 
 def _step(body: Mapping[str, Any], task: str) -> DemonstrationStep:

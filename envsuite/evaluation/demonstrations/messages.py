@@ -6,9 +6,11 @@ from typing import Any, Literal, get_args
 
 import orjson
 
+from envsuite.core.errors import UsageError
 from envsuite.core.tools import UnparsedAction
 from envsuite.evaluation.demonstrations.demonstration import Demonstration, DemonstrationStep
 from envsuite.prompting import Answer, Chat, Codec, EndpointCodec, FullMemory, PromptSpec, RawCall, make_codec
+from envsuite.prompting.codecs.base import reply_text
 from envsuite.prompting.rendering import Messages
 
 Form = Literal["native", "tags", "brackets", "tools"]
@@ -30,13 +32,22 @@ def messages_of(
         form: How calls are written. In text, tools and format are explained in the system message, and there are no
             tools for the template.
         commands: Show the admissible commands with each observation.
+
+    Raises:
+        UsageError: The tools change, which the form ``native`` cannot say: it has one list of tools.
     """
     steps = [step for step in demonstration.steps if not isinstance(step.action, UnparsedAction)]
     codec = _codec(form, thinks=any(step.thought for step in steps))
     chat = Chat(PromptSpec(codec, FullMemory(), commands=commands), demonstration.tools, demonstration.max_calls)
     chat.start(demonstration.first)
     for step in steps:
-        chat.add(_answer(step, codec, demonstration, chat.chat_tools is not None), step.observation)
+        native, tools = chat.chat_tools is not None, chat.chat_tools
+        chat.add(_answer(step, codec, demonstration, native), step.observation)
+        if native and step is not steps[-1] and chat.chat_tools != tools:
+            raise UsageError(
+                f"the tools of task {demonstration.task_id!r} of {demonstration.env_id} change, and the form native "
+                "has one list of them; take the form tags or tools, which lists new ones where they come"
+            )
     messages = chat.messages()
     if steps:
         while messages[-1]["role"] != "assistant":
@@ -53,6 +64,8 @@ def _codec(form: Form, thinks: bool) -> Codec:
 def _answer(step: DemonstrationStep, codec: Codec, demonstration: Demonstration, native: bool) -> Answer:
     if not native:
         return Answer(codec.write(step.action, step.thought, tools=demonstration.tools))
+    if (reply := reply_text(step.action, demonstration.tools)) is not None:
+        return Answer("\n\n".join(filter(None, (step.thought, reply))))
     calls = (RawCall(call.name, orjson.dumps(dict(call.arguments)).decode()) for call in step.action)
     return Answer(step.thought, tuple(calls))
 

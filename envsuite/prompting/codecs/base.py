@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from envsuite.core.tools import Action, Tool, ToolCall
+from envsuite.core.tools import REPLY, Action, Tool, ToolCall
+from envsuite.prompting.text import THOUGHT_END, is_unicode
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,38 @@ class ParseResult:
     error: str | None
 
 
+REPLY_HINT = " A text without a call answers the user, which ends your turn."
+"""The end of the instructions of a codec that does not list :data:`~envsuite.core.tools.REPLY`."""
+
+
+def read_reply(completion: str, tools: Sequence[Tool], problem: str, absent: str) -> ParseResult:
+    """Returns the result for a completion in which no call was found.
+
+    Args:
+        completion: The completion, thought included.
+        tools: The tools; where the agent may reply with a text, the text after the thought is the reply.
+        problem: Why a call is not well-formed; "" where there was no attempt at one.
+        absent: What is missing.
+    """
+    text = completion.partition(THOUGHT_END)[2] if THOUGHT_END in completion else completion
+    thinks = text is completion and text.lstrip().startswith("<think>")
+    if problem or thinks or REPLY not in tools or not is_unicode(text):
+        return ParseResult(None, problem or absent)
+    return ParseResult((ToolCall(REPLY.name, {"text": text.strip()}),), None)
+
+
+def reply_text(action: Action, tools: Sequence[Tool]) -> str | None:
+    """Returns the text of an action that is a reply alone, which may be written without a call; ``None`` for others."""
+    if len(action) != 1 or action[0].name != REPLY.name or REPLY not in tools:
+        return None
+    return str(action[0].arguments["text"])
+
+
+def function_schemas(tools: Sequence[Tool]) -> list[dict[str, Any]]:
+    """Returns OpenAI's function schemas, without the tool that a text stands for."""
+    return [tool.as_openai() for tool in tools if tool != REPLY]
+
+
 @dataclass(frozen=True)
 class CodecTurn:
     """A completion as a message of the conversation."""
@@ -27,6 +60,8 @@ class CodecTurn:
     """The assistant's message, as chat templates take it."""
     called: tuple[tuple[ToolCall, str], ...] = ()
     """The calls that the message has as such, with their ids."""
+    replies: bool = False
+    """Whether the message is a reply to the user, so that the user's next one follows."""
 
 
 class Codec(ABC):

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from envsuite.core.tools import Tool
+from envsuite.core.tools import REPLY, Tool
+from envsuite.prompting.codecs.base import REPLY_HINT, function_schemas
 from envsuite.prompting.codecs.tools import ToolsCodec
 
 
@@ -26,8 +27,8 @@ class EndpointCodec(ToolsCodec):
         """Returns how many calls to answer with; the endpoint lists the tools."""
         count = "one tool call" if max_calls == 1 else f"one to {max_calls} tool calls"
         before = "a thought, as text, and " if self.think else ""
-        return f"Answer each observation with {before}{count}."
+        return f"Answer each observation with {before}{count}.{REPLY_HINT if REPLY in tools else ''}"
 
     def chat_tools(self, tools: Sequence[Tool]) -> list[dict[str, Any]] | None:
         """Returns OpenAI's function schemas."""
-        return [tool.as_openai() for tool in tools]
+        return function_schemas(tools)

@@ -8,8 +8,16 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from envsuite.core.errors import UsageError
-from envsuite.core.tools import Action, Tool, ToolCall
-from envsuite.prompting.codecs.base import Codec, CodecTurn, ParseResult
+from envsuite.core.tools import REPLY, Action, Tool, ToolCall
+from envsuite.prompting.codecs.base import (
+    REPLY_HINT,
+    Codec,
+    CodecTurn,
+    ParseResult,
+    function_schemas,
+    read_reply,
+    reply_text,
+)
 from envsuite.prompting.dialect import find_dialect
 from envsuite.prompting.formats import CallMatch
 from envsuite.prompting.rendering import ChatTokenizer, TemplateRenderer, ids_of, specials_of
@@ -71,18 +79,22 @@ class NativeCodec(Codec):
         """Returns how many calls to answer with, and tools and form of a call if the template lists no tools."""
         several = max_calls > 1 and self.dialect.several
         count = f"one to {max_calls} tool calls" if several else "one tool call"
+        hint = REPLY_HINT if REPLY in tools else ""
         if self.dialect.lists:
-            return f"Answer each observation with {count}."
+            return f"Answer each observation with {count}.{hint}"
+        if hint:
+            tools, count = [tool for tool in tools if tool != REPLY], f"{count}, or a text without a call to the user,"
         return f"{listing(tools)}\nAnswer each observation with {count} of this form:\n{self._example}"
 
     def parse(self, completion: str, tools: Sequence[Tool], max_calls: int) -> ParseResult:
         """Parses every well-formed call after the thought."""
-        _, _, calls, problem = self._read(completion, tools)
+        _, answer, calls, problem = self._read(completion, tools)
         most = max_calls if self.dialect.several else 1
         if len(calls) > most:
             return ParseResult(None, f"{len(calls)} calls in one step, at most {most} allowed")
         if not calls:
-            return ParseResult(None, problem or "no tool call in the completion")
+            text = self.dialect.format.content(answer)
+            return read_reply(text, tools, problem, "no tool call in the completion")
         return ParseResult(tuple(match.call for match in calls), None)
 
     def write(self, action: Action, thought: str = "", tools: Sequence[Tool] | None = None) -> str:
@@ -96,6 +108,11 @@ class NativeCodec(Codec):
         by_name = _tools_by_name(tools)
         for call in action:
             dump(call)
+        if (reply := reply_text(action, tools)) is not None:
+            written = self.dialect.text(reply, thought)
+            if self.parse(written, tools, 1).action == tuple(action):
+                return written
+            raise UsageError(f"the chat template cannot write {self.show(action)} so that it is read back as a reply")
         text = self.dialect.completion(self.dialect.add_ids(list(action)), thought, by_name) if action else None
         if text is None or [match.call for match in self.dialect.find(text, by_name)] != list(action):
             raise UsageError(
@@ -110,7 +127,7 @@ class NativeCodec(Codec):
 
     def chat_tools(self, tools: Sequence[Tool]) -> list[dict[str, Any]] | None:
         """Returns OpenAI's function schemas."""
-        return [tool.as_openai() for tool in tools]
+        return function_schemas(tools)
 
     def text(self, content: str) -> str:
         """Renders a message without a call; after a thought, if the model is expected to think."""
@@ -125,7 +142,9 @@ class NativeCodec(Codec):
     def turn(self, completion: str, tools: Sequence[Tool]) -> CodecTurn:
         """Returns the message of ``completion``: its thought, its text and its calls."""
         parts = self.split_completion(completion, tools)
-        return CodecTurn(self.dialect.message(parts.called, parts.thought, parts.text), parts.called)
+        message = self.dialect.message(parts.called, parts.thought, parts.text)
+        replies = REPLY in tools and not parts.called and not parts.problem
+        return CodecTurn(message, parts.called, replies)
 
     def split_completion(self, completion: str, tools: Sequence[Tool]) -> NativeMessage:
         """Takes ``completion`` apart. Never raises."""
@@ -138,11 +157,11 @@ class NativeCodec(Codec):
 
     def reply(self, turn: CodecTurn, text: str) -> dict[str, Any]:
         """Returns a message of the role ``tool``; ``user`` where the template allows no ``tool`` after a text."""
-        return self.dialect.reply(turn.called, text)
+        return self.dialect.reply(turn.called, text, turn.replies)
 
     def after(self, turn: CodecTurn, text: str, tools: Sequence[Tool]) -> str | None:
         """Returns the template's text from the end of ``turn``'s completion to the next generation prompt."""
-        return self.dialect.after(turn.called, text, self.chat_tools(tools) or [])
+        return self.dialect.after(turn.called, text, self.chat_tools(tools) or [], turn.replies)
 
     def _read(self, completion: str, tools: Sequence[Tool]) -> tuple[str | None, str, list[CallMatch], str]:
         """Returns the thought, the text after it, the calls in that text, and why there are none."""

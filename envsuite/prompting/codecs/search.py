@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from envsuite.core.errors import UsageError
 from envsuite.core.tools import Action, Tool, ToolCall
-from envsuite.prompting.codecs.base import Codec, CodecTurn, ParseResult
+from envsuite.prompting.codecs.base import Codec, CodecTurn, ParseResult, read_reply
 from envsuite.prompting.codecs.tags import one_string
 from envsuite.prompting.text import THOUGHT_END, MalformedText, dump, is_unicode, read_arguments, write_thought
 
@@ -55,7 +55,8 @@ class SearchR1Codec(Codec):
                 return ParseResult((call,), None)
             problem = problem or call.reason
             position = end + len(name) + 3
-        return ParseResult(None, problem or f"no {' or '.join(f'<{tag}>…</{tag}>' for tag in tags)} in the completion")
+        absent = f"no {' or '.join(f'<{tag}>…</{tag}>' for tag in tags)} in the completion"
+        return read_reply(completion, tools, problem, absent)
 
     def write(self, action: Action, thought: str = "", tools: Sequence[Tool] | None = None) -> str:
         """Formats the thought, if any, and the call in its tag.

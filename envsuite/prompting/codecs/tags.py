@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from envsuite.core.tools import Action, Tool, ToolCall
-from envsuite.prompting.codecs.base import Codec, ParseResult
+from envsuite.prompting.codecs.base import Codec, ParseResult, read_reply
 from envsuite.prompting.plan import FORM, REQUEST, read_plan
 from envsuite.prompting.text import (
     TAGS,
@@ -81,7 +81,7 @@ class TagsCodec(Codec):
                 problem = problem or f"{len(calls)} calls in one step, at most {max_calls} allowed"
             else:
                 return ParseResult(tuple(calls), None)
-        return ParseResult(None, problem or "no <action>…</action> in the completion")
+        return read_reply(completion, tools, problem, "no <action>…</action> in the completion")
 
     def _read(self, text: str, tools: Sequence[Tool]) -> list[ToolCall] | MalformedText:
         """Parses the calls in a body."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from envsuite.core.tools import Action, Tool, ToolCall
-from envsuite.prompting.codecs.base import Codec, ParseResult
+from envsuite.prompting.codecs.base import Codec, ParseResult, read_reply
 from envsuite.prompting.text import MalformedText, bodies, dump, escape_tags, listing, read_calls, write_thought
 
 
@@ -40,7 +40,7 @@ class ToolsCodec(Codec):
         if len(calls) > max_calls:
             return ParseResult(None, f"{len(calls)} calls in one step, at most {max_calls} allowed")
         if not calls:
-            return ParseResult(None, problem or "no <tool_call>…</tool_call> in the completion")
+            return read_reply(completion, tools, problem, "no <tool_call>…</tool_call> in the completion")
         return ParseResult(tuple(calls), None)
 
     def write(self, action: Action, thought: str = "", tools: Sequence[Tool] | None = None) -> str:

@@ -43,6 +43,7 @@ OUTPUT: dict[str, Any] = {
         "task": {"type": "string", "description": "The instruction; where an episode begins."},
         "observation": {"type": "string", "description": "What the world says now."},
         "commands": {"type": "array", "items": {"type": "string"}, "description": "What may be typed or named now."},
+        "tools": {"type": "array", "items": {"type": "string"}, "description": "What can be called; where it changes."},
         "reward": {"type": "number"},
         "terminated": {"type": "boolean", "description": "The task has ended, solved or lost."},
         "truncated": {"type": "boolean", "description": "The last step that there may be was taken."},
@@ -224,17 +225,18 @@ def make_server(offer: BridgeOffer, player: Callable[[ServerRequestContext[Any]]
         offer: The environment.
         player: Returns the player of a request.
     """
-    tools = [
-        types.Tool(
+    tools = {
+        tool.name: types.Tool(
             name=tool.name, description=tool.description, input_schema=dict(tool.parameters), output_schema=OUTPUT
         )
         for tool in (RESET, *offer.tools)
-    ]
+    }
 
     async def list_tools(
         context: ServerRequestContext[Any], params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=tools)
+        listed = player(context).tools if offer.tools_change else offer.tools
+        return types.ListToolsResult(tools=[tools[tool.name] for tool in (RESET, *listed)])
 
     async def call_tool(
         context: ServerRequestContext[Any], params: types.CallToolRequestParams
@@ -248,18 +250,21 @@ def make_server(offer: BridgeOffer, player: Callable[[ServerRequestContext[Any]]
 
 async def _call_tool(player: BridgePlayer, call: ToolCall) -> types.CallToolResult:
     """Executes a call; errors become errors of the tool, which the model behind the client reads."""
+    before = [tool.name for tool in player.tools]
     try:
         if call.name != RESET.name:
-            return _turn_result(await player.step(call), is_first=False)
+            return _turn_result(await player.step(call), before, is_first=False)
         if (problem := RESET.problem(call.arguments)) is not None:
             raise UsageError(f"{RESET.name}: {problem}")
-        return _turn_result(await player.reset(**call.arguments), is_first=True)
+        return _turn_result(await player.reset(**call.arguments), before, is_first=True)
     except EnvsuiteError as error:
         return types.CallToolResult(content=[types.TextContent(text=without_paths(str(error)))], is_error=True)
 
 
-def _turn_result(turn: BridgeTurn, is_first: bool) -> types.CallToolResult:
+def _turn_result(turn: BridgeTurn, before: list[str], is_first: bool) -> types.CallToolResult:
     texts = [turn.task, turn.text] if is_first else [turn.text]
+    if turn.tools is not None and turn.tools != before:
+        texts.append("The tools are others now: list them again.")
     if turn.commands and not turn.done:
         texts.append("Possible now: " + ", ".join(turn.commands))
     if turn.done:
@@ -267,6 +272,7 @@ def _turn_result(turn: BridgeTurn, is_first: bool) -> types.CallToolResult:
         texts.append(f"The episode has ended: {how}, reward {turn.reward:g}. Call reset to start another one.")
     answer: dict[str, Any] = {"task": turn.task} if is_first else {}
     answer |= {"observation": turn.text, "commands": turn.commands, "reward": turn.reward}
+    answer |= {} if turn.tools is None else {"tools": turn.tools}
     answer |= {name: turn.facts[name] for name in TOLD}
     return types.CallToolResult(content=[types.TextContent(text=text) for text in texts], structured_content=answer)
 

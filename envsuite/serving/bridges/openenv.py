@@ -80,6 +80,7 @@ OBSERVATION = {
         "task": {**_TEXT, "description": "The instruction; after a reset only."},
         "text": {**_TEXT, "description": "What the world says now."},
         "commands": {"type": "array", "items": _TEXT, "description": "What may be typed or named now."},
+        "tools": {"type": "array", "items": _TEXT, "description": "What can be called now; where that changes."},
         "metadata": {
             "type": "object",
             "description": "The info: valid, error, success, score, task_id, …, and whether terminated or truncated.",
@@ -150,6 +151,8 @@ def observation_of(turn: BridgeTurn, tool: str) -> dict[str, Any]:
     observation: dict[str, Any] = {"tool_name": tool, "result": result, "text": turn.text, "commands": turn.commands}
     if is_reset:
         observation["task"] = turn.task
+    if turn.tools is not None:
+        observation["tools"] = turn.tools
     observation["metadata"] = turn.facts
     return {"observation": observation, "reward": None if is_reset else turn.reward, "done": turn.done}
 
@@ -218,7 +221,7 @@ class OpenEnvEpisodes:
 
     async def _step(self, data: object) -> dict[str, Any]:
         if data == {"type": "list_tools"}:
-            tools = tool_schemas(self._player.offer.tools)
+            tools = tool_schemas(self._player.tools)
             return {"observation": {"tools": tools, "metadata": {}}, "reward": None, "done": False}
         action = fitting(STEP, data)
         call = ToolCall(action["tool_name"], action.get("arguments", {}))

@@ -160,7 +160,7 @@ class OpenEnvSessions:
             case CLOSE.name:
                 return await self._close(fitting(CLOSE, params)["session_id"])
             case "tools/list":
-                return {"tools": [_as_mcp(tool) for tool in self._offer.tools]}
+                return {"tools": [_as_mcp(tool) for tool in (self._offer if own is None else own.player).tools]}
             case CALL.name:
                 return await self._call(fitting(CALL, params), own)
         raise Refusal("UNKNOWN_TYPE", f"unknown method {method[:100]!r}; known: {', '.join(METHODS)}")

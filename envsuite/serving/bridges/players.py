@@ -56,6 +56,8 @@ class BridgeOffer:
     urls: tuple[str, ...]
     """Addresses of the servers that play it; empty if it is played here."""
     tools: tuple[Tool, ...]
+    tools_change: bool
+    """Whether some of them can be called at some times only."""
     horizon: int | None
     """Steps after which an episode is truncated."""
     quick: bool
@@ -101,7 +103,7 @@ def offer(env_id: str, urls: tuple[str, ...] = ()) -> BridgeOffer:
         if any(tool.name == RESET.name for tool in env.tools):
             raise UsageError(f"{env_id} has a tool {RESET.name!r}, the name of what starts an episode in MCP")
         quick = not urls and env_id in ENVIRONMENTS and ENVIRONMENTS[env_id].inline
-        return BridgeOffer(env_id, urls, env.tools, horizon_of(env_id), quick, env.tasks)
+        return BridgeOffer(env_id, urls, env.tools, env.tools_change, horizon_of(env_id), quick, env.tasks)
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,8 @@ class BridgeTurn:
     text: str
     """The world's current text."""
     commands: list[str]
+    tools: list[str] | None
+    """Names of the tools that can be called now; ``None`` where they do not change."""
     info: dict[str, Any]
     reward: float = 0.0
     terminated: bool = False
@@ -129,14 +133,14 @@ class BridgeTurn:
         return {**self.info, "terminated": self.terminated, "truncated": self.truncated}
 
 
-def _plain(observation: Observation, info: StepInfo) -> tuple[str, str, list[str], dict[str, Any]]:
+def _plain(observation: Observation, info: StepInfo) -> tuple[str, str, list[str], list[str] | None, dict[str, Any]]:
     """Returns the first fields of a :class:`BridgeTurn`.
 
     Raises:
         TypeError: A value of the world is not JSON.
     """
     fields = orjson.loads(orjson.dumps({**observation, "info": info}, option=orjson.OPT_SERIALIZE_NUMPY))
-    return fields["task"], fields["text"], fields["commands"], fields["info"]
+    return fields["task"], fields["text"], fields["commands"], fields.get("tools"), fields["info"]
 
 
 class Seats:
@@ -202,6 +206,11 @@ class BridgePlayer:
         self._lock = anyio.Lock()
         self._used = anyio.current_time()
 
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """The tools that can be called now; all of the environment's before the first episode."""
+        return self.offer.tools if self._env is None else self._env.offered
+
     async def reset(self, seed: int | None = None, task_id: str | None = None) -> BridgeTurn:
         """Starts an episode.
 
@@ -230,7 +239,7 @@ class BridgePlayer:
                 raise UsageError(self._over or NOT_BEGUN)
             env = self._env
 
-            def step() -> tuple[tuple[str, str, list[str], dict[str, Any]], float, bool, bool]:
+            def step() -> tuple[Any, float, bool, bool]:
                 observation, reward, terminated, truncated, info = env.step((call,))
                 return _plain(observation, info), float(reward), terminated, truncated
 

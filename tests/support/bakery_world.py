@@ -1,0 +1,72 @@
+"""A baker's apprentice whose tools change: after the first reply ``bake`` comes and ``knead`` goes.
+
+Registered as ``bakery_world:Bakery-v0``. The second reply ends an episode, solved if something was baked.
+"""
+
+from __future__ import annotations
+
+import gymnasium
+
+from envsuite.core import Outcome, TaskSet, Tool, ToolCall, ToolEnv
+from envsuite.core.tools import REPLY
+
+KNEAD = Tool.of_string("knead", "Kneads dough.", "dough", "Which one.")
+SELL = Tool.of_string("sell", "Sells a thing.", "thing", "Which one.")
+BAKE = Tool.of_string("bake", "Bakes bread.", "bread", "Which one.")
+
+
+class Bakery(ToolEnv):
+    tools = (KNEAD, SELL, BAKE, REPLY)
+    tools_change = True
+    max_calls = 2
+
+    def __init__(self, split="train", render_mode=None):
+        tasks = TaskSet("Bakery-v0", "builtin", "1", {"train": ("rye", "oat"), "test": ("corn",)},
+                        dict.fromkeys(("rye", "oat", "corn"), "plain"))  # fmt: skip
+        super().__init__(tasks, split, render_mode)
+
+    def goal(self, task_id):
+        self._describe(task_id)
+        return f"Make {task_id} bread."
+
+    def _begin(self, task_id):
+        self.replies, self.baked = 0, 0
+        return f"Make {task_id} bread.", Outcome("User: Begin.")
+
+    def _offer(self):
+        return ("knead", "sell", "reply") if not self.replies else ("sell", "bake", "reply")
+
+    def _call(self, call: ToolCall):
+        if call.name != "reply":
+            self.baked += call.name == "bake"
+            return Outcome(f"{call.name}: {next(iter(call.arguments.values()))}")
+        self.replies += 1
+        done = self.replies == 2
+        solved = done and self.baked > 0
+        return Outcome("User: Now bake.", float(solved), done, success=solved, score=float(solved))
+
+    def _state_key(self):
+        return f"{self.replies}-{self.baked}"
+
+    def _propose(self, rng):
+        name = [tool.name for tool in self.offered if tool != REPLY][int(rng.integers(2))]
+        argument = {"knead": "dough", "sell": "thing", "bake": "bread"}[name]
+        return ToolCall(name, {argument: str(rng.integers(9))})
+
+    def _save(self):
+        return [self.replies, self.baked]
+
+    def _resume(self, task_id, world):
+        self.replies, self.baked = world
+
+
+def reply(text="Done."):
+    return (ToolCall("reply", {"text": text}),)
+
+
+def bake():
+    return (ToolCall("bake", {"bread": "rye"}),)
+
+
+if "Bakery-v0" not in gymnasium.registry:
+    gymnasium.register("Bakery-v0", entry_point=Bakery, max_episode_steps=20)

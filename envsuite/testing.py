@@ -236,11 +236,11 @@ def changing_tools(check: Check) -> None:
             names = [tool.name for tool in env.offered]
             check.same(f"{where}, offered tools", [*observation.get("tools", [tool.name for tool in env.tools])], names)
             check.same(f"{where} is of the offered tools", True, {call.name for call in action} <= {*names})
-            if held := [tool.name for tool in env.tools if tool.name not in names]:
-                _, _, _, _, info = env.step((ToolCall(held[0], {}),))
-                check.same(f"{held[0]!r}, not offered", True, f"unknown tool {held[0]!r}" in (info["error"] or ""))
-            observation, _, terminated, truncated, info = env.step(action)
-            if terminated or truncated:
+            if absent := [tool.name for tool in env.tools if tool.name not in names]:
+                _, _, _, _, info = env.step((ToolCall(absent[0], {}),))
+                check.same(f"{absent[0]!r}, not offered", True, f"unknown tool {absent[0]!r}" in (info["error"] or ""))
+            observation, _, _, _, info = env.step(action)
+            if env.done:
                 break
 
 

@@ -23,6 +23,7 @@ LAYERS = {
         {"playing"},
         {
             *("textcraft", "alfworld", "webshop", "sokoban", "mathematics", "papersearch", "searchqa", "babyai"),
+            "bfcl",
             "bifurcation",
             *("adapters", "serving", "evaluation"),
         },

@@ -159,9 +159,9 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
         self._last: Observation | None = None
         self._instruction = ""
         self.images = images
-        more = {"images": Images()} if images else {}
+        more: dict[str, Any] = {"images": Images()} if images else {}
         more |= {"tools": TextTuple()} if self.tools_change else {}
-        parts: dict[str, Any] = {"task": AnyText(), "text": AnyText(), "commands": TextTuple(), **more}
+        parts = {"task": AnyText(), "text": AnyText(), "commands": TextTuple(), **more}
         self.observation_space = gymnasium.spaces.Dict(parts)  # type: ignore[assignment]
         self.action_space = ToolCalls(self.tools, self.max_calls, self._propose)
 

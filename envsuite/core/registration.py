@@ -109,6 +109,7 @@ BUILTIN = (
     "envsuite.searchqa.spec:SPEC",
     "envsuite.webshop.spec:SPEC",
     "envsuite.babyai.spec:SPEC",
+    "envsuite.bfcl.spec:SPEC",
 )
 """Envsuite's own environments: where the :class:`EnvSpec` of each stands."""
 

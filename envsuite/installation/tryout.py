@@ -166,6 +166,7 @@ STEPS: Mapping[str, Step] = {
     "webshop": lambda _: _plays("WebShop-v0"),
     "mathematics": _same_expression,
     "babyai": lambda _: _plays("BabyAI-v0"),
+    "bfcl": _imports("mpmath"),
     "endpoints": _request_page,
     "images": _pixels,
     "agents": _agents,

@@ -91,7 +91,7 @@ class Conversation:
     @property
     def tools(self) -> Sequence[Tool]:
         """The tools that the instructions list."""
-        return self._history.listed
+        return self._history.head_tools
 
     def _split_template(self) -> ChatTemplate:
         history = self._history
@@ -99,10 +99,10 @@ class Conversation:
 
     def _list_tools(self) -> None:
         """Lists in the instructions the tools that they have to list now; finds the stem of prompts anew."""
-        changed = self._history.list_tools_of(self._left_out if self._lists_first else self._history.steps)
-        if changed:
+        renewal = self._history.list_tools_of(self._left_out if self._lists_first else self._history.steps)
+        if renewal:
             self._template = self._split_template()
-        if not self.continues_prompts and self.spec.prompt_file is None and (changed or not self._history.steps):
+        if not self.continues_prompts and self.spec.prompt_file is None and (renewal or not self._history.steps):
             self._stem = self._template.stem(self.tokenizer, *self._history.opening())
 
     def start(self, observation: Observation) -> None:

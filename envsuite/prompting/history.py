@@ -37,7 +37,7 @@ class History:
 
     def _list_tools(self, tools: Sequence[Tool]) -> None:
         """Writes the instructions that list ``tools``."""
-        self.listed = tools
+        self.head_tools = tools
         """The tools that the instructions list."""
         spec, memory, instructions = self.spec, self.spec.memory, self.spec.instructions
         system = spec.codec.system(tools, self.max_calls) if instructions else ""
@@ -60,9 +60,10 @@ class History:
     def list_tools_of(self, t: int) -> bool:
         """Lists in the instructions the tools of :meth:`observation` ``t``; returns whether these are others."""
         tools = offered_tools(self.tools, self.observation(t))
-        if changed := tools != tuple(self.listed):
-            self._list_tools(tools)
-        return changed
+        if tools == tuple(self.head_tools):
+            return False
+        self._list_tools(tools)
+        return True
 
     def start(self, observation: Observation) -> None:
         """Starts an episode with its first observation."""
@@ -109,10 +110,10 @@ class History:
     def changed_tools(self) -> str:
         """Returns what the last observation changes in the tools, for prompts that list those of an earlier one."""
         before = offered_tools(self.tools, self.observation(self.steps - 1))
-        new = [tool for tool in self.offered if tool not in before]
-        gone = [tool.name for tool in before if tool not in self.offered]
-        text = f"{listing(new, 'New tools')}\n" if new else ""
-        return f"{text}Tools that are gone: {', '.join(gone)}.\n" if gone else text
+        news = [tool for tool in self.offered if tool not in before]
+        leavers = [tool.name for tool in before if tool not in self.offered]
+        text = f"{listing(news, 'New tools')}\n" if news else ""
+        return f"{text}Tools that are gone: {', '.join(leavers)}.\n" if leavers else text
 
     def answer_text(self, observation: Observation) -> str:
         """Returns an :meth:`observation` as the environment's answer in a conversation."""

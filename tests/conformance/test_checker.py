@@ -39,6 +39,7 @@ OTHERS: list[tuple[str, dict[str, Any]]] = [
     ("WebShop-v0", {"source": "generated", "products": 300, "mode": "structured"}),
     ("BabyAI-v0", {"source": "generated", "worlds": 20, "level": "GoToObjS4"}),
     ("BabyAI-v0", {"view": "full", "level": "MiniBossLevel", "max_episode_steps": 200}),
+    ("BFCL-v0", {"tasks": ["miss_func", "long_context"], "reward": "turn"}),
 ]
 """Environments that are made otherwise than by default."""
 
@@ -65,7 +66,7 @@ def test_horizons_are_those_of_the_papers():
     assert horizons == {
         "ALFWorld-v0": 50, "TextCraft-v0": 50, "Sokoban-v0": 15, "PythonMath-v0": 8,
         "PaperSearch-v0": 5, "PaperSearchTeam-v0": 10, "SearchQA-v0": 5, "WebShop-v0": 15, "BabyAI-v0": 64,
-        "Bifurcation-v0": 50,
+        "Bifurcation-v0": 50, "BFCL-v0": 168,
     }  # fmt: skip
 
 
@@ -112,6 +113,7 @@ WRONG = [
         "valid, commands: expected",
     ),
     ("malformed_actions", TextCraft, "_info", unlike("_info", error="Why?"), "expected the error 'Why\\?' in the text"),
+    ("changing_tools", TextCraft, "tools_change", True, "has tools that do not change"),
     ("misuse", ToolEnv, "restore", lambda env, token: None, "expected restore of something else to raise"),
     ("misuse", TextCraft, "goal", lambda env, task: "Sing.", "goal of a task that does not exist to raise"),
     ("snapshots", TextCraft, "_resume", lambda env, task, world: env._begin(task), "restored: expected"),

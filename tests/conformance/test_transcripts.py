@@ -12,7 +12,7 @@ import pytest
 import envsuite  # noqa: F401  (registers the ids)
 from envsuite.core import ToolCall
 
-TRANSCRIPTS: dict[str, tuple[str, dict[str, Any], str, list[tuple[str, str, tuple[str, ...]]]]] = {
+TRANSCRIPTS: dict[str, tuple[str, dict[str, Any], str, list[tuple[str, str, tuple[str | int, ...]]]]] = {
     "alfworld": ("ALFWorld-v0", {"source": "builtin", "split": "valid_seen"},
         "pick_heat_then_place_in_recep-Egg-None-Fridge-21/trial_T72499318_100045_468248", [
             ("env_step", "command", (command,)) for command in (
@@ -22,6 +22,11 @@ TRANSCRIPTS: dict[str, tuple[str, dict[str, Any], str, list[tuple[str, str, tupl
     "babyai": ("BabyAI-v0", {"level": "PutNextLocalS5N3"}, "PutNextLocalS5N3/1239", [
         ("act", "command", (command,)) for command in (
             "go forward", "go forward", "turn right", "pick up", "turn right", "go forward", "drop")]),
+    "bfcl": ("BFCL-v0", {"split": "test"}, "miss_func_115", [
+        ("get_stock_info", "symbol", ("AMZN",)), ("reply", "text", ("It trades at 3300 dollars.",)),
+        ("add_to_watchlist", "stock", ("AMZN",)), ("reply", "text", ("I have no function for that.",)),
+        ("add_to_watchlist", "stock", ("AMZN",)), ("reply", "text", ("It is on your watchlist.",)),
+        ("get_order_details", "order_id", (12446,)), ("reply", "text", ("It sells 5 of GOOG, and is pending.",))]),
     "bifurcation": ("Bifurcation-v0", {"horizon": 4, "decisions": 2, "mistake": "recoverable"}, "test-2", [
         ("take", "command", (door,)) for door in ("red", "blue", "red", "red", "green", "blue")]),
     "mathematics": ("PythonMath-v0", {}, "lattice-2/test#2", [
@@ -58,6 +63,7 @@ def test_the_transcript_on_a_page_is_the_episode(name, root):
         told, typed = [*seen["task"].splitlines(), *seen["text"].splitlines()], list[str]()
         for tool, argument, values in steps:
             seen, reward, _, _, info = env.step([ToolCall(tool, {argument: value}) for value in values])
+            values = tuple(map(str, values))
             typed += [value.strip() for value in values] + [f"{tool}[{values[0]}]", f"{tool}({values[0]!r})"]
             typed += [f"{tool} {value}" for value in values] + [" ".join(values)]
             told += [*seen["text"].splitlines(), info["error"], f"reward {reward:g}, recall {info['score']:.2f}"]

@@ -65,6 +65,11 @@ CONTENT: Mapping[str, Mapping[str, Key]] = {
     "Sokoban-v0": {"board": board(True), "walls and targets": board(False)},
     "PythonMath-v0": {"problem": words, "problem and answer": lambda task: task.identity["sha256"]},
     "SearchQA-v0": {"question": words, "question and answers": lambda task: task.identity["sha256"]},
+    "BFCL-v0": {
+        "scenario": lambda task: task.identity["number"],
+        "requests": lambda task: task.identity["requests_sha256"],
+        "answers": lambda task: task.identity["answers_sha256"],
+    },
     "BabyAI-v0": {"world": lambda task: task.identity["world_sha256"], "seed": lambda task: task.identity["seed"]},
 }
 """What the splits of each built-in source have none in common of."""

@@ -186,7 +186,7 @@ def _observation(body: Mapping[str, Any], task: str) -> Observation:
 
 def _tools_of(env: ToolEnv, observations: Sequence[Observation]) -> tuple[Tool, ...]:
     """Returns the tools of an episode: those that can be called at one of its observations, in their order."""
-    return tuple({tool.name: tool for seen in observations for tool in offered_tools(env.tools, seen)}.values())
+    return tuple({tool.name: tool for view in observations for tool in offered_tools(env.tools, view)}.values())
 
 
 def _step(body: Mapping[str, Any], task: str) -> DemonstrationStep:

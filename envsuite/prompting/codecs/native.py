@@ -109,9 +109,9 @@ class NativeCodec(Codec):
         for call in action:
             dump(call)
         if (reply := reply_text(action, tools)) is not None:
-            written = self.dialect.text(reply, thought)
-            if self.parse(written, tools, 1).action == tuple(action):
-                return written
+            message = self.dialect.text(reply, thought)
+            if self.parse(message, tools, 1).action == tuple(action):
+                return message
             raise UsageError(f"the chat template cannot write {self.show(action)} so that it is read back as a reply")
         text = self.dialect.completion(self.dialect.add_ids(list(action)), thought, by_name) if action else None
         if text is None or [match.call for match in self.dialect.find(text, by_name)] != list(action):

@@ -235,8 +235,8 @@ def make_server(offer: BridgeOffer, player: Callable[[ServerRequestContext[Any]]
     async def list_tools(
         context: ServerRequestContext[Any], params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        listed = player(context).tools if offer.tools_change else offer.tools
-        return types.ListToolsResult(tools=[tools[tool.name] for tool in (RESET, *listed)])
+        offers = player(context).tools if offer.tools_change else offer.tools
+        return types.ListToolsResult(tools=[tools[tool.name] for tool in (RESET, *offers)])
 
     async def call_tool(
         context: ServerRequestContext[Any], params: types.CallToolRequestParams

@@ -133,7 +133,10 @@ class BridgeTurn:
         return {**self.info, "terminated": self.terminated, "truncated": self.truncated}
 
 
-def _plain(observation: Observation, info: StepInfo) -> tuple[str, str, list[str], list[str] | None, dict[str, Any]]:
+_Fields = tuple[str, str, list[str], list[str] | None, dict[str, Any]]
+
+
+def _plain(observation: Observation, info: StepInfo) -> _Fields:
     """Returns the first fields of a :class:`BridgeTurn`.
 
     Raises:
@@ -239,7 +242,7 @@ class BridgePlayer:
                 raise UsageError(self._over or NOT_BEGUN)
             env = self._env
 
-            def step() -> tuple[Any, float, bool, bool]:
+            def step() -> tuple[_Fields, float, bool, bool]:
                 observation, reward, terminated, truncated, info = env.step((call,))
                 return _plain(observation, info), float(reward), terminated, truncated
 

@@ -6,7 +6,7 @@ import contextlib
 import gymnasium
 import verifiers.v1 as vf
 
-from envsuite.core.tools import UnparsedAction, offered_tools  # importing anything of envsuite registers the ids
+from envsuite.core.tools import offered_tools  # importing anything of envsuite registers the ids
 from envsuite.prompting import Answer, Chat, FullMemory, PromptSpec, TagsCodec
 
 __all__ = ["EnvsuiteEnv", "EnvsuiteTaskset"]
@@ -34,14 +34,13 @@ class EnvsuiteEnv(vf.Env[vf.SingleAgentEnvConfig]):
             observation, info = env.reset(options={"task_id": task.data.id})
             chat = Chat(PromptSpec(CODEC, FullMemory(), commands=False), env.unwrapped.tools, env.unwrapped.max_calls)
             chat.start(observation)
-            total, over = 0.0, False
+            said, total, over = chat.messages()[-1]["content"], 0.0, False
             async with agents.agent.interaction(task) as agent:
-                while not over and not (segment := await agent.turn(chat.messages()[-1]["content"])).terminated:
-                    answer = Answer(segment.last_reply)
-                    parsed = chat.parse(answer)
-                    action = UnparsedAction(parsed.error) if parsed.action is None else parsed.action
-                    observation, reward, *ends, info = await asyncio.to_thread(env.step, action)
+                while not over and not (segment := await agent.turn(said)).terminated:
+                    parsed = chat.parse(answer := Answer(segment.last_reply))
+                    observation, reward, *ends, info = await asyncio.to_thread(env.step, parsed.action or ())
                     chat.add(answer, observation, parsed)
-                    total, over = total + reward, any(ends)
+                    said, total = parsed.error or chat.messages()[-1]["content"], total + reward
+                    over = any(ends)
         agent.trace.record_reward("reward", total, 1.0)
         agent.trace.record_metrics({"success": float(info["success"]), "score": info["score"]})

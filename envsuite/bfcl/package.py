@@ -26,7 +26,7 @@ _WIDENED = {("close_ticket", "ticket_id"): ["integer", "string"]}
 
 
 @dataclass(frozen=True)
-class Conversation:
+class ScriptedTalk:
     """One conversation of the benchmark."""
 
     requests: tuple[str, ...]
@@ -100,7 +100,7 @@ def service_tools() -> Mapping[str, tuple[Tool, ...]]:
 
 
 @cache
-def conversations() -> Mapping[str, Conversation]:
+def conversations() -> Mapping[str, ScriptedTalk]:
     """Returns the conversations by their ids, ``base_0`` to ``long_context_199``; errors as :func:`service_tools`."""
     result = {}
     for category in CATEGORIES:
@@ -154,7 +154,7 @@ def _schema(form: Mapping[str, Any], types: Mapping[str, str]) -> dict[str, Any]
     return result
 
 
-def _conversation(pair: Any) -> Conversation:
+def _conversation(pair: Any) -> ScriptedTalk:
     row, all_answers = pair
     answers = tuple(tuple(map(read_call, calls)) for calls in all_answers[row["id"]])
     comes = {name: int(turn) for turn, names in row.get("missed_function", {}).items() for name in names}
@@ -167,7 +167,7 @@ def _conversation(pair: Any) -> Conversation:
     if len(requests) != len(answers):
         raise ValueError(f"{len(requests)} turns and {len(answers)} answers")
     services = tuple(row["involved_classes"])
-    return Conversation(requests, answers, services, row["initial_config"], comes, "long_context" in row["id"])
+    return ScriptedTalk(requests, answers, services, row["initial_config"], comes, "long_context" in row["id"])
 
 
 def read_call(text: str) -> ToolCall:

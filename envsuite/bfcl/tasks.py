@@ -7,7 +7,7 @@ import json
 from collections.abc import Hashable, Iterator
 from functools import cache
 
-from envsuite.bfcl.package import PACKAGE, Conversation, conversations, package_version
+from envsuite.bfcl.package import PACKAGE, ScriptedTalk, conversations, package_version
 from envsuite.core.tasks import TaskSet
 
 ENV_ID = "BFCL-v0"
@@ -45,7 +45,7 @@ def _scenarios() -> dict[int, int]:
     return scenarios
 
 
-def _keys(conversation: Conversation) -> Iterator[str]:
+def _keys(conversation: ScriptedTalk) -> Iterator[str]:
     yield f"state {json.dumps(conversation.config)}"
     yield f"request {conversation.requests[0]}"
     yield f"answers {[calls for calls in conversation.answers if calls]}"

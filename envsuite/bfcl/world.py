@@ -16,7 +16,7 @@ from copy import deepcopy
 from hashlib import blake2b
 from typing import Any
 
-from envsuite.bfcl.package import Conversation, checker, is_stateless, service_class, service_tools
+from envsuite.bfcl.package import ScriptedTalk, checker, is_stateless, service_class, service_tools
 from envsuite.core.tools import ToolCall
 
 _FILES = "GorillaFileSystem"
@@ -26,6 +26,8 @@ STEPS = 20
 """Steps with calls in one turn that the original allows; one more ends the conversation, which has then failed."""
 LARGEST = {"exponent": 10_000, "precision": 10_000, "decimal_places": 10_000}
 """Largest absolute value of arguments by which a function of mathematics could use all of the memory, or hours."""
+LONGEST = 8_000
+"""Characters of a call's arguments, which results may repeat; the longest of an answer sequence has 6,826."""
 _LOCK = threading.RLock()
 """Some functions set the digits of the whole process."""
 
@@ -37,7 +39,7 @@ class Services:
         conversation: The conversation.
     """
 
-    def __init__(self, conversation: Conversation) -> None:
+    def __init__(self, conversation: ScriptedTalk) -> None:
         self.instances: dict[str, Any] = {}
         """The package's objects, by the names of their classes."""
         for name in conversation.services:
@@ -52,6 +54,8 @@ class Services:
         Raises:
             KeyError: No service of the conversation has the function.
         """
+        if len(json.dumps(dict(call.arguments))) > LONGEST:
+            return f"Error during execution: arguments of more than {LONGEST} characters"
         function = getattr(self.instances[self._owners[call.name]], call.name)
         for name, limit in LARGEST.items():
             value = call.arguments.get(name)
@@ -103,7 +107,7 @@ class Dialogue:
         conversation: The conversation.
     """
 
-    def __init__(self, conversation: Conversation) -> None:
+    def __init__(self, conversation: ScriptedTalk) -> None:
         self.conversation = conversation
         self.services = Services(conversation)
         self._reference = Services(conversation)

@@ -7,7 +7,7 @@ import decimal
 import importlib
 import random
 import shutil
-from importlib.metadata import PackageNotFoundError
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,9 @@ from envsuite.bfcl import package  # noqa: E402
 from envsuite.bfcl.env import BFCL, TOO_LONG  # noqa: E402
 from envsuite.bfcl.expert import BFCLExpert  # noqa: E402
 from envsuite.core import DataError, MissingExtra, ToolCall  # noqa: E402
+from envsuite.evaluation.demonstrations.demonstration import Demonstration  # noqa: E402
+from envsuite.evaluation.demonstrations.file import row_of  # noqa: E402
+from envsuite.evaluation.demonstrations.playing import demonstrate, replay  # noqa: E402
 from envsuite.testing import Check  # noqa: E402
 
 Steps = list[list[list[ToolCall]]]
@@ -42,14 +45,10 @@ def written(call: ToolCall) -> str:
 
 
 def judged_by_the_original(task_id: str, steps: Steps) -> bool:
-    conversation = package.conversations()[task_id]
-    entry = {
-        "id": f"multi_turn_{task_id}",
-        "initial_config": conversation.config,
-        "involved_classes": [*conversation.services],
-    }
+    talk = package.conversations()[task_id]
+    entry = {"id": f"multi_turn_{task_id}", "initial_config": talk.config, "involved_classes": [*talk.services]}
     calls = [[[written(call) for call in step] for step in turn if step] for turn in steps]
-    answers = [[written(call) for call in turn] for turn in conversation.answers]
+    answers = [[written(call) for call in turn] for turn in talk.answers]
     try:
         return bool(original.multi_turn_checker(calls, answers, entry, "", "model")["valid"])
     finally:
@@ -82,18 +81,16 @@ def damaged(task_id: str, env: BFCL, draw: random.Random) -> Steps:
             break
         turn = draw.choice(full)
         at = draw.randrange(len(turn))
-        match draw.randrange(8):
+        match draw.randrange(7):
             case 0:
                 del turn[at]
             case 1:
-                turn.insert(draw.randrange(len(turn) + 1), turn[at])
+                turn.insert(draw.randrange(len(turn) + 1), draw.choice(draw.choice(full)))
             case 2:
                 draw.shuffle(turn)
             case 3:
                 draw.choice(turns).append(turn.pop(at))
             case 4:
-                turn.insert(at, draw.choice(draw.choice(full)))
-            case 5:
                 env.reset(options={"task_id": task_id})
                 env.action_space.seed(draw.randrange(2**31))
                 turn.insert(at, env.action_space.sample()[0])
@@ -183,18 +180,23 @@ def test_a_reward_per_turn_adds_up_to_one_and_a_turn_has_at_most_20_steps() -> N
 def test_what_is_missing_or_damaged_is_said_with_the_remedy_or_the_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def missing(name: str) -> str:
-        raise PackageNotFoundError(name)
-
     shutil.copytree(package._data(), tmp_path, dirs_exist_ok=True)
     file = tmp_path / "multi_turn_func_doc" / "math_api.json"
     file.write_bytes(b"\n".join([*file.read_bytes().splitlines()[:2], b'{"name": "add"}']))
     monkeypatch.setattr(package, "_data", lambda: tmp_path)
     with pytest.raises(DataError, match=r"math_api\.json, line 3: not as bfcl-eval writes it \(KeyError"):
         package.service_tools.__wrapped__()
-    monkeypatch.setattr(package, "version", missing)
+    monkeypatch.setattr(package, "version", lambda _: metadata.version("no-such-package"))
     with pytest.raises(MissingExtra, match="pip install --no-deps bfcl-eval==2026"):
         package.package_version.__wrapped__()
+
+
+def test_a_demonstration_says_when_functions_come_and_plays_again() -> None:
+    env = BFCL()
+    played = demonstrate(env, "miss_func_0", BFCLExpert().act, None, env_options={}, player="expert")
+    read = Demonstration.from_json(row_of(played, "tags")["episode"])
+    assert read.success and replay(BFCL(), read) == read == played
+    assert [step.observation["tools"][-2:] == ("sort", "reply") for step in played.steps].index(True) == 4
 
 
 @pytest.mark.slow

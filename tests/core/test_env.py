@@ -14,7 +14,6 @@ from lamps import TASKS, Lamps
 from test_registration import MADE
 
 from envsuite.core import Pixels, ToolCall, ToolEnv, UnknownName, UnknownTask, UsageError
-from envsuite.core.registration import builtin
 from envsuite.remote import RemoteEnv
 from envsuite.serving.server import serving
 from envsuite.serving.settings import ServerSettings
@@ -186,7 +185,7 @@ def make_env(make_env: Callable[..., ToolEnv], where: dict[str, Any]) -> Callabl
 
 
 @pytest.mark.slow_remote
-@pytest.mark.parametrize("env_id", [spec.id for spec in builtin()])
+@pytest.mark.parametrize("env_id", MADE)
 def test_a_snapshot_of_other_data_is_refused_and_the_episode_goes_on(env_id, make_env):
     seed, small = MADE[env_id]
     env, same, other = (make_env(env_id, source="generated", **small, **{seed: number}) for number in (1, 1, 2))

@@ -148,9 +148,9 @@ class Library:
     search = as_method(SEARCH, act)
 
 
-@pytest.mark.parametrize("spec", ENVIRONMENTS.values(), ids=lambda spec: spec.id)
-def test_what_transformers_reads_off_the_methods_of_an_environment_is_its_tools(spec):
-    env = gymnasium.make(spec.id).unwrapped
+@pytest.mark.parametrize("env_id", [env_id for env_id in ENVIRONMENTS if env_id != "BFCL-v0"])  # whose tools change
+def test_what_transformers_reads_off_the_methods_of_an_environment_is_its_tools(env_id):
+    env = gymnasium.make(env_id).unwrapped
     assert isinstance(env, ToolEnv)
     for tool in env.tools:
         wanted = tool.as_openai()

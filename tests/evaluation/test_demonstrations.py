@@ -53,7 +53,7 @@ def some_episode(env: ToolEnv, task_id: str | None = None, seed: int = 0, wild: 
     return demonstrate(env, task_id, act, horizon_of(env.tasks.env_id), env_options={}, player="test", seed=seed)
 
 
-@pytest.mark.parametrize("env_id", IDS)
+@pytest.mark.parametrize("env_id", [env_id for env_id in IDS if env_id != "BFCL-v0"])  # tests/bfcl plays it again
 @settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(place=st.integers(0, 10**6), seed=st.integers(0, 2**31), wild=st.integers(0, 6), form=st.sampled_from(FORMS))
 def test_what_is_exported_and_read_again_plays_as_it_did(

@@ -22,7 +22,8 @@ _SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     "WebShop-v0": ("TT74HB32GH/human-0", {}),
 }
 """Id -> a task that its expert solves in a few steps, and arguments that keep observations short."""
-IDS = [spec.id for spec in builtin() if spec.id != "PaperSearchTeam-v0"]  # whose agents have a conversation each
+IDS = [spec.id for spec in builtin() if spec.id not in ("PaperSearchTeam-v0", "BFCL-v0")]
+"""Without the one whose agents have a conversation each, and the one whose tools change, which TRL does not take."""
 
 
 class Turn(NamedTuple):

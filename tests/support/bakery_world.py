@@ -21,13 +21,7 @@ class Bakery(ToolEnv):
     max_calls = 2
 
     def __init__(self, split="train", render_mode=None):
-        tasks = TaskSet("Bakery-v0", "builtin", "1", {"train": ("rye", "oat"), "test": ("corn",)},
-                        dict.fromkeys(("rye", "oat", "corn"), "plain"))  # fmt: skip
-        super().__init__(tasks, split, render_mode)
-
-    def goal(self, task_id):
-        self._describe(task_id)
-        return f"Make {task_id} bread."
+        super().__init__(TaskSet("Bakery-v0", "builtin", "1", {"train": ("rye",)}, {"rye": ""}), split, render_mode)
 
     def _begin(self, task_id):
         self.replies, self.baked = 0, 0
@@ -41,23 +35,14 @@ class Bakery(ToolEnv):
             self.baked += call.name == "bake"
             return Outcome(f"{call.name}: {next(iter(call.arguments.values()))}")
         self.replies += 1
-        done = self.replies == 2
-        solved = done and self.baked > 0
-        return Outcome("User: Now bake.", float(solved), done, success=solved, score=float(solved))
+        solved = self.replies == 2 and self.baked > 0
+        return Outcome("User: Now bake.", float(solved), self.replies == 2, success=solved, score=float(solved))
 
     def _state_key(self):
         return f"{self.replies}-{self.baked}"
 
     def _propose(self, rng):
-        name = [tool.name for tool in self.offered if tool != REPLY][int(rng.integers(2))]
-        argument = {"knead": "dough", "sell": "thing", "bake": "bread"}[name]
-        return ToolCall(name, {argument: str(rng.integers(9))})
-
-    def _save(self):
-        return [self.replies, self.baked]
-
-    def _resume(self, task_id, world):
-        self.replies, self.baked = world
+        return ToolCall("sell", {"thing": str(rng.integers(9))})
 
 
 def reply(text="Done."):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import httpx2
 import pytest
 from bakery_world import Bakery, bake, reply
 from mcp import Client
@@ -24,8 +23,6 @@ BAKERY = "bakery_world:Bakery-v0"
 def test_an_environment_on_a_server_names_and_refuses_the_same_tools() -> None:
     with serving(ServerSettings((BAKERY,), port=0, workers=0)) as server:
         here, remote = Bakery(), RemoteEnv(server.url, BAKERY)
-        description = httpx2.post(f"{server.url}/v1/environments/{BAKERY}", json={"arguments": {}}).json()
-        assert description["tools_change"] is True
         assert remote.observation_space == here.observation_space and remote.tools_change
         assert here.reset() == remote.reset()
         for action in (bake(), reply(), bake(), (ToolCall("knead", {"dough": "rye"}),), reply()):
@@ -60,8 +57,6 @@ def test_mcp_lists_the_tools_of_its_session_and_says_when_they_are_others() -> N
             came = await client.call_tool("reply", {"text": "Done."})
             assert "The tools are others now: list them again." in [block.text for block in came.content]
             assert await listed() == ["reset", "sell", "bake", "reply"]
-            baked = await client.call_tool("bake", {"bread": "rye"})
-            assert baked.structured_content["valid"] and "The tools are" not in str(baked.content)
 
     with bridging(BridgeSettings((BAKERY,), port=0)) as bridge:
         run(play)

@@ -44,7 +44,6 @@ def test_an_agent_s_tools_are_those_that_can_be_called_now_and_prompts_have_them
             assert game.call("reply", {"text": "Done."}) == "User: Now bake."
             assert names(game) == ["sell", "bake", "reply"]
     assert BAKE.description not in prompts[0] and BAKE.description in prompts[1]
-    assert game.call("bake", {"bread": "rye"}) == "bake: rye"
 
 
 def test_the_expert_replies_with_a_text_where_the_agent_s_model_has_no_tool_for_it(speaks: Any) -> None:

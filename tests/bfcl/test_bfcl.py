@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import builtins
 import decimal
-import importlib
+import importlib.metadata
 import random
 import shutil
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -186,7 +185,7 @@ def test_what_is_missing_or_damaged_is_said_with_the_remedy_or_the_line(
     monkeypatch.setattr(package, "_data", lambda: tmp_path)
     with pytest.raises(DataError, match=r"math_api\.json, line 3: not as bfcl-eval writes it \(KeyError"):
         package.service_tools.__wrapped__()
-    monkeypatch.setattr(package, "version", lambda _: metadata.version("no-such-package"))
+    monkeypatch.setattr(package, "version", lambda _: importlib.metadata.version("no-such-package"))
     with pytest.raises(MissingExtra, match="pip install --no-deps bfcl-eval==2026"):
         package.package_version.__wrapped__()
 

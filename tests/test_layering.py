@@ -38,7 +38,8 @@ LAYERS = {
         {"rollout", "credit"},
         {"report", "imitation", "gateway"},
         {"run"},
-        {"planning", "programs", "commands", "train"},
+        {"planning"},
+        {"programs", "commands", "train"},
     ),
     "research": ({"lab", "fleet", "credit", "screen"},),
 }

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 
-from trainers.run.training import main
+from trainers.planning.settling import settle
+from trainers.run import training
+
+main = partial(training.main, settle=settle)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -84,8 +84,8 @@ def sources(scenario: Scenario) -> list[str]:
     return [
         measured,
         "engine, update and sync: ROOFLINE ESTIMATES, nobody has measured them on these GPUs: "
-        f"{assumed.PRODUCTS:.0%} of the peak in products, {assumed.STREAM:.0%} of the memory's bandwidth, "
-        f"{assumed.LINK:.0%} of the links'; {SOURCE}",
+        f"{assumed.PRODUCTS:.0%} of the peak in products, {assumed.MOVED:.0%} of the memory's bandwidth in a "
+        f"pass, {assumed.STREAM:.0%} in reading, {assumed.LINK:.0%} of the links'; {SOURCE}",
     ]
 
 

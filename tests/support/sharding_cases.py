@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from accelerate import Accelerator
 from safetensors.torch import load_file
 from tiny_runs import in_float64, model, tokenizer
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from update_cases import SIZE, share, table
 
 from trainers.credit.config import CriticConfig
@@ -26,9 +28,10 @@ from trainers.policy.config import AdapterConfig, ComputeDtype, ModelConfig, Opt
 from trainers.policy.hidden import Fingerprint, at_prompt_ends
 from trainers.policy.loss import Objective
 from trainers.policy.model import Policy
+from trainers.policy.packing import micro_batches
 from trainers.policy.sharding import each_whole, is_sharded, local, shard, spreads, whole
 from trainers.policy.update import Updater
-from trainers.processes.distributed import PeerFailed
+from trainers.processes.distributed import PeerFailed, all_gather_object
 from trainers.rollout.engine import EngineSetup
 from trainers.rollout.vllm.files import FileUpdate
 from trainers.rollout.vllm.proof import probe_gap
@@ -51,6 +54,7 @@ class Case:
     """Format of the weights under an adapter."""
     loss: str = "ppo"
     offload: bool = False
+    sync: Literal["step", "microbatch"] = "microbatch"
 
 
 CASES = {
@@ -63,8 +67,13 @@ CASES = {
     "float64, offloaded": Case(offload=True),
     "float64, offloaded, hybrid": Case("hybrid", offload=True),
     "float64, adapter": Case(adapted=True, recomputed=True),
+    "float64, once a step": Case(sync="step"),
+    "float64, once a step, offloaded, hybrid": Case("hybrid", offload=True, sync="step"),
+    "float64, once a step, adapter": Case(adapted=True, recomputed=True, sync="step"),
     "float32": Case(double=False),
+    "float32, once a step": Case(double=False, sync="step"),
     "bfloat16": Case(double=False, compute_dtype="bfloat16"),
+    "bfloat16, once a step": Case(double=False, compute_dtype="bfloat16", sync="step"),
     "bfloat16, recomputed": Case(double=False, compute_dtype="bfloat16", recomputed=True),
     "bfloat16, adapter": Case(double=False, compute_dtype="bfloat16", adapted=True),
     "bfloat16, adapter on bfloat16": Case(
@@ -112,7 +121,9 @@ def made(case: Case) -> Policy:
 def computed(accelerator: Accelerator, case: Case) -> Result:
     """Gradient, update, log-probabilities and hidden states of a case."""
     os.environ["LOCAL_WORLD_SIZE"] = str(max(accelerator.num_processes // 2, 1))  # so hybrid has two copies
-    config = ModelConfig(shard=case.shard, offload=case.offload)  # type: ignore[arg-type]
+    config = ModelConfig(
+        compute_dtype=case.compute_dtype, shard=case.shard, offload=case.offload, gradient_sync=case.sync,  # type: ignore[arg-type]
+    )  # fmt: skip
     if case.offload:  # as on a GPU, where the parts lie elsewhere
         sharding.is_offloaded = lambda tensor: True
     policy: nn.Module = made(case)
@@ -125,7 +136,8 @@ def computed(accelerator: Accelerator, case: Case) -> Result:
         optimizer = accelerator.prepare(optimizer)
     else:
         policy, optimizer = accelerator.prepare(policy, optimizer)
-    optim = OptimConfig(lr=0.01, tokens_per_microbatch=60, minibatches=3, max_grad_norm=0.5, old_logprobs="trainer")
+    budget = FEW if case.sync == "step" else 60
+    optim = OptimConfig(lr=0.01, tokens_per_microbatch=budget, minibatches=3, max_grad_norm=0.5, old_logprobs="trainer")
     objective = Objective(loss=case.loss, cov_fraction=0.1, cov_low=0.0)  # type: ignore[arg-type]
     updater = Updater(accelerator, policy, optimizer, optim, objective, recompute=True)
     own = share(accelerator, table())
@@ -197,6 +209,43 @@ def _whole(state: Any) -> Any:
     if isinstance(state, dict):
         return {key: _whole(value) for key, value in state.items()}
     return whole(state) if isinstance(state, torch.Tensor) else state
+
+
+FEW = 20
+"""Tokens of a micro-batch, of which an optimiser step then has several."""
+
+
+class Collectives(TorchDispatchMode):
+    """Counts the collectives of FSDP2 and the bytes that a process gives to them, by kind and format."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[tuple[str, str]] = Counter()
+        self.bytes: Counter[tuple[str, str]] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kind = {"_allgather_base_": "gather", "_reduce_scatter_base_": "reduce"}.get(func._opname)
+        if func.namespace == "c10d" and kind is not None:
+            self.counts[kind, str(args[1].dtype)] += 1
+            self.bytes[kind, str(args[1].dtype)] += args[1].nbytes
+        return func(*args, **(kwargs or {}))
+
+
+def exchanged(accelerator: Accelerator, names: list[str]) -> dict[str, tuple[int, Counter[Any], Counter[Any]]]:
+    """Passes of an optimiser step of each case, and the collectives that they take."""
+    found = {}
+    for name in names:
+        case, own = CASES[name], share(accelerator, table())
+        config = ModelConfig(compute_dtype=case.compute_dtype, shard=case.shard, gradient_sync=case.sync)  # type: ignore[arg-type]
+        shard(policy := made(case), config, accelerator)
+        optim = OptimConfig(tokens_per_microbatch=FEW)
+        updater = Updater(accelerator, policy, torch.optim.AdamW(policy.parameters()), optim, Objective())
+        updater.gradient(own.table, own.advantage)  # after which the layers' order is known
+        passes = len([*micro_batches(own.table, FEW)])
+        with Collectives() as seen:
+            updater.gradient(own.table, own.advantage)
+        found[name] = max(all_gather_object(accelerator, passes)), seen.counts, seen.bytes
+    return found
 
 
 def all_computed(accelerator: Accelerator, names: list[str]) -> dict[str, Result]:

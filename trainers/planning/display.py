@@ -45,6 +45,8 @@ def parts(plan: RunPlan, largest: int | None, advice: Sequence[Advice]) -> Itera
     sizes, config = plan.dry.sizes, plan.config
     kind = "all weights trained" if config.model.adapter is None else f"LoRA, {sizes.trained:,} weights trained"
     how = f"{config.model.compute_dtype}, shard {config.model.shard}"
+    how += f", layers {'' if config.model.gradient_checkpointing else 'not '}recomputed"
+    how += f", gradients added up each {config.model.gradient_sync}" if config.model.shard != "none" else ""
     yield f"{plan.where}: {sizes.parameters:,} weights, {kind}, {how}\n"
     yield _memory(plan)
     least = plan.work.longest_prompt + plan.work.longest_response
@@ -70,12 +72,21 @@ def assumptions(plan: RunPlan) -> list[str]:
             "speed of products and memory as measured here for a second",
             "memory in use: the C library keeps freed blocks of less than 32 MiB on top (docs/plan.md)",
         ]
-    own = plan.config.model.attention
+    own, is_flash = plan.config.model.attention, plan.config.model.compute_dtype == "bfloat16"
+    unmeasured = {
+        f"any GPU like {plan.where.device.name}": plan.where.device.name != "H100",
+        "several GPUs": plan.where.ranks > 1,
+        "FlashAttention in the trainer": is_flash,
+        "float32": not is_flash,
+        "layers that keep their activations": not plan.config.model.gradient_checkpointing,
+        "vLLM": plan.config.rollout.engine == "vllm",
+    }
     return [
         *([] if own == "sdpa" else [f"attention counted as sdpa's, of which {own} takes less"]),
-        "ESTIMATES, nobody has measured them on these GPUs",
-        f"{assumed.PRODUCTS:.0%} of the peak in products, {assumed.STREAM:.0%} of the memory's bandwidth, "
-        f"{assumed.LINK:.0%} of the links'",
+        f"ESTIMATES; never measured: {', '.join(name for name, is_new in unmeasured.items() if is_new)}",
+        f"{assumed.PRODUCTS:.0%} of the peak in products, {assumed.MOVED:.0%} of the memory's bandwidth in other "
+        "operations, as updates of a 1.5B model took on one H100",
+        f"{assumed.STREAM:.0%} of the bandwidth in reading weights, keys and values, {assumed.LINK:.0%} of the links'",
         f"{plan.where.device.overhead * 1e6:.0f} µs to start an operation",
         f"{assumed.CONTEXT / GIB:.1f} GiB for CUDA and libraries, {assumed.FRAGMENTS:.0%} lost to fragmentation",
         f"hardware: {SOURCE}",

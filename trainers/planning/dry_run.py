@@ -7,7 +7,7 @@ formula. Deep models of equal layers are run at two small depths, between which 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, replace
 
@@ -23,6 +23,7 @@ from transformers.cache_utils import DynamicLayer, LinearAttentionLayer
 
 from envsuite.core.errors import DataError
 from trainers.planning.meter import Amounts, Meter
+from trainers.policy import attention
 from trainers.policy.adapter import add_adapter
 from trainers.policy.attention import checkpoint_activations, evaluating
 from trainers.policy.config import AdapterConfig, ComputeDtype, ModelConfig, OptimConfig
@@ -143,8 +144,8 @@ class MemoryTrial:
     """Processes of one machine."""
     rows: DryRunRows
     temperature: float = 1.0
-    grouped: bool = False
-    """Whether the optimiser treats all weights in one operation, as on a GPU."""
+    on_gpu: bool = False
+    """Whether attention and the optimiser's step are computed by a GPU's kernels."""
 
     @property
     def is_sharded(self) -> bool:
@@ -166,21 +167,22 @@ class MemoryTrial:
     def _run(self) -> DryRun:
         model = self._model()
         fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
-        with self._processes() as mesh, fake_mode, _one_group(), self._explain_errors():
+        kernels = _kernels_of_a_gpu() if self.on_gpu else nullcontext()
+        with self._processes() as mesh, fake_mode, _one_group(), kernels, self._explain_errors():
             _as_fake(model)
             keys, states = _cache_sizes(model)
             policy = _Planned(model, self.temperature, self.model.compute_dtype).train()
             whole = _whole_sizes(policy.model, self.model.compute_dtype)
             trainable = sum(p.numel() for p in policy.parameters() if p.requires_grad)
             if mesh is not None:
-                shard_over(policy, policy.model, mesh)
+                shard_over(policy, policy.model, mesh, self.model.compute_dtype)
                 with torch.no_grad():
                     policy(one_token())
             own = [(local(p), p.requires_grad) for p in policy.parameters()]
             scoring = self._score(policy)
             optimizer = make_optimizer(policy.parameters(), replace(self.optim, state="float32"))
             for group in optimizer.param_groups:
-                group.update(foreach=False, fused=self.grouped)
+                group.update(foreach=False, fused=self.on_gpu)
             _give_gradients(policy)
             optimizer.step()  # makes the moments
             _give_gradients(policy)
@@ -203,7 +205,7 @@ class MemoryTrial:
         model = on_meta(self.shape, torch.bfloat16 if frozen else torch.float32)
         if config.adapter is not None:
             add_adapter(model, config.adapter, "base")
-        if config.gradient_checkpointing:
+        if config.gradient_checkpointing is True:
             checkpoint_activations(model)
         return model
 
@@ -313,6 +315,17 @@ def _one_group() -> Iterator[None]:
         yield
     finally:
         torch._grouped_mm = own
+
+
+@contextmanager
+def _kernels_of_a_gpu() -> Iterator[None]:
+    """Attention as a GPU computes it: in bfloat16 FlashAttention, where it can, elsewhere tiles."""
+    own = attention._runs_flash, attention._is_fused
+    attention._runs_flash, attention._is_fused = lambda _, dtype: dtype == torch.bfloat16, lambda *_: False
+    try:
+        yield
+    finally:
+        attention._runs_flash, attention._is_fused = own
 
 
 def _cache_sizes(model: PreTrainedModel) -> tuple[int, int]:

@@ -35,8 +35,8 @@ class Device:
     """Bytes a second of its memory."""
     link: float
     """Bytes a second to another device of the same machine, in one direction."""
-    overhead: float = 10e-6
-    """Seconds to start one operation from Python."""
+    overhead: float = 24e-6
+    """Seconds to start one operation from Python; of a GPU, as in the engine's steps beside one H100 (docs/gpu.md)."""
     measured: bool = False
     """Whether the figures were measured here: utilisation is in them then."""
 

@@ -20,6 +20,7 @@ those that are kept; everything else."""
 
 _aten: Any = torch.ops.aten
 _NAME = "_scaled_dot_product_flash_attention_for_cpu"
+_FLASH, _FLASH_BACK = (getattr(_aten, f"_flash_attention_{end}ward").default for end in ("for", "back"))
 _SDPA, _SDPA_BACK = (getattr(_aten, f"{_NAME}{end}").default for end in ("", "_backward"))
 
 
@@ -158,7 +159,11 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return  # a view
         self._operations += 1
         packet = func._overloadpacket
-        if packet in flop_registry:
+        if func is _FLASH:
+            self._products += 4.0 * _causal_scores(args[0], args[1], args[3])
+        elif func is _FLASH_BACK:
+            self._products += 10.0 * _causal_scores(args[1], args[2], args[6])
+        elif packet in flop_registry:
             self._products += flop_registry[packet](*args, **kwargs, out_val=out)
         elif func is _SDPA:
             self._products += sdpa_flop_count(*(tuple(t.shape) for t in args[:3]))  # type: ignore[no-untyped-call]
@@ -168,6 +173,12 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         else:
             tensors = (t for t in tree_iter((args, kwargs, out)) if isinstance(t, Tensor))
             self._moved += sum(t.numel() * t.element_size() for t in tensors)
+
+
+def _causal_scores(query: Tensor, key: Tensor, starts: Tensor) -> float:
+    """Scores of all heads times the size of a head, of sequences that are taken to be equally long."""
+    queries = len(query) / (len(starts) - 1)
+    return query.numel() * (len(key) / (len(starts) - 1) - queries / 2)
 
 
 def _storage(tensor: Tensor) -> torch.UntypedStorage:

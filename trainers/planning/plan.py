@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import product
 from math import ceil
 from typing import Any
 
@@ -13,6 +14,7 @@ from trainers.planning.dry_run import DryRun, DryRunRows, MemoryTrial, count_par
 from trainers.planning.hardware import GIB, Machines
 from trainers.planning.meter import Amounts
 from trainers.planning.workload import Workload
+from trainers.policy.config import GradientSync, ModelConfig
 from trainers.rollout.vllm.options import SHARE
 from trainers.run.config import TrainConfig
 from trainers.steps.columns import EMBEDDING, ENTROPY, HINDSIGHT
@@ -46,8 +48,11 @@ class EngineSpeed:
         return max(self.start, self.base + self.each * running + self.context * context, self.products * running)
 
 
-PRODUCTS, STREAM, LINK = 0.5, 0.7, 0.7
-"""Assumed shares of a device's peak: in matrix products, of its memory's bandwidth, of its links'."""
+PRODUCTS, MOVED = 0.4, 0.5
+"""Shares of a device's peak in matrix products, and of its memory's bandwidth in a pass's other operations: fitted to
+updates of a model of 1.5 billion weights on one H100 (docs/gpu.md)."""
+STREAM, LINK = 0.7, 0.7
+"""Assumed shares of the memory's bandwidth where weights, keys and values are read, and of the links'."""
 CONTEXT = 1.5 * GIB
 """Assumed bytes of CUDA's context, libraries and communication in each process."""
 FRAGMENTS = 0.05
@@ -130,9 +135,10 @@ class RunPlanner:
 
     def dry(self, config: TrainConfig, rows: DryRunRows) -> DryRun:
         """The passes of one process."""
+        model = replace(config.model, gradient_sync="auto")  # of which the passes are the same
         trial = MemoryTrial(
-            self.shape, config.model, config.optim, self.where.ranks, self.where.per_node, rows,
-            config.rollout.sampling.temperature, grouped=not self.where.on_cpu,
+            self.shape, model, config.optim, self.where.ranks, self.where.per_node, rows,
+            config.rollout.sampling.temperature, on_gpu=not self.where.on_cpu,
         )  # fmt: skip
         key = repr((trial.model, trial.optim.state, trial.rows, trial.temperature))
         if key not in self._known:
@@ -140,11 +146,28 @@ class RunPlanner:
         return self._known[key]
 
     def plan(self, config: TrainConfig) -> RunPlan:
-        """The plan of a run with these settings.
+        """The plan of a run with these settings; what is ``auto`` among them is what the run will choose.
 
         Raises:
             ConfigError: A mean of the workload is above a limit of the settings.
         """
+        for model in self._choices(config):
+            plan = self._plan(replace(config, model=model))
+            if plan.peaks["update"] <= plan.room:
+                break
+        return plan
+
+    def _choices(self, config: TrainConfig) -> Iterator[ModelConfig]:
+        """The settings of the model with each ``auto`` replaced, the fastest first; on a CPU one that costs nothing."""
+        model = config.model
+        on: list[bool] = [False, True] if model.gradient_checkpointing == "auto" else [model.gradient_checkpointing]
+        syncs: list[GradientSync] = [model.gradient_sync]
+        if model.gradient_sync == "auto":
+            syncs = ["step", "microbatch"] if self._is_sharded(config) else ["microbatch"]
+        for checkpoints, sync in [(on[0], syncs[-1])] if self.where.on_cpu else product(on, syncs):
+            yield replace(model, gradient_checkpointing=checkpoints, gradient_sync=sync)
+
+    def _plan(self, config: TrainConfig) -> RunPlan:
         work = Workload.of(config, self.shape, self.where, self.steps, self.prompt, self.response)
         rows = work.rows(config.optim.tokens_per_microbatch)
         dry = self.dry(config, rows)
@@ -172,7 +195,7 @@ class RunPlanner:
 
     def _memory(self, config: TrainConfig, work: Workload, dry: DryRun) -> tuple[Sizes, dict[str, Sizes]]:
         sizes, method, ranks = dry.sizes, config.method, self.where.ranks
-        is_sharded = config.model.shard != "none" and ranks > 1
+        is_sharded = self._is_sharded(config)
         whole = 4.0 * sizes.parameters
         part = self._part(config)
         baseline: Sizes = {
@@ -198,9 +221,14 @@ class RunPlanner:
         baseline |= engine
         scoring = {**{f"{name}, while it scores": size for name, size in frozen.items()}, **_by_kind(dry.scoring)}
         update = {"gradients": float(sizes.gradients), **_by_kind(dry.update)}
+        if is_sharded and config.model.gradient_sync == "step":
+            update["whole gradients"] = 4.0 * sizes.trained
         step = {"gradients": float(sizes.gradients), "optimiser step": dry.step.peak}
         phases = {"rollout": rollout, "scoring": scoring, "update": update, "optimiser step": step}
         return baseline, {name: {k: v for k, v in parts.items() if v} for name, parts in phases.items()}
+
+    def _is_sharded(self, config: TrainConfig) -> bool:
+        return config.model.shard != "none" and self.where.ranks > 1
 
     def _critic_share(self, config: TrainConfig) -> float:
         """Share of the policy's layers that the critic trains; 0 where it trains none."""
@@ -246,7 +274,7 @@ class RunPlanner:
 
     def _seconds(self, config: TrainConfig, work: Workload, dry: DryRun) -> dict[str, float]:
         device, ranks, sizes = self.where.device, self.where.ranks, dry.sizes
-        is_sharded = config.model.shard != "none" and ranks > 1
+        is_sharded, is_late = self._is_sharded(config), config.model.gradient_sync == "step"
         stream = device.bandwidth * (1.0 if device.measured else STREAM)
         forward, update = self._pass(config, dry.scoring), self._pass(config, dry.update)
 
@@ -266,8 +294,9 @@ class RunPlanner:
             score_passes += count_parameters(self.teacher) / sizes.parameters
         rollout = config.rollout
         recomputes = optim.recomputes(config.model.compute_dtype, rollout.engine, rollout.staleness) and steps > 1
-        gather, reduce = self._link(config, 4.0 * sizes.parameters), self._link(config, 4.0 * sizes.trained)
-        per_pass = 2 * gather + reduce if is_sharded else 0.0
+        gather, reduce = self._link(config, float(sizes.copied)), self._link(config, 4.0 * sizes.trained)
+        per_pass = 2 * gather + (0.0 if is_late else reduce) if is_sharded else 0.0
+        per_step = float(is_late) if is_sharded else 2.0
         score_pass = forward + (gather if is_sharded else 0.0)
         times = {
             "prefill": work.prefill_tokens / dry.tokens * forward,
@@ -275,7 +304,7 @@ class RunPlanner:
             "old log-probabilities": passes * score_pass if recomputes else 0.0,
             "reference, teacher, critic, hidden states": score_passes * passes * score_pass,
             "update": optim.epochs * passes * (update + per_pass)
-            + steps * (self._pass(config, dry.step) + (0.0 if is_sharded or ranks == 1 else 2 * reduce)),
+            + steps * (self._pass(config, dry.step) + per_step * reduce),
         }
         if method.critic is not None and (share := self._critic_share(config)):
             times["critic"] = method.critic.epochs * passes * update * share
@@ -309,7 +338,7 @@ class RunPlanner:
     def _pass(self, config: TrainConfig, amounts: Amounts) -> float:
         """Seconds of a pass: products and moved bytes after each other, or as fast as operations can be started."""
         device = self.where.device
-        stream = device.bandwidth * (1.0 if device.measured else STREAM)
+        stream = device.bandwidth * (1.0 if device.measured else MOVED)
         busy = amounts.products / self._products(config) + amounts.moved / stream
         return max(busy, amounts.operations * device.overhead)
 

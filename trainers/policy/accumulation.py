@@ -24,7 +24,7 @@ from trainers.policy.packing import distinct_tokens, micro_batches
 from trainers.policy.recurrent import is_recurrent
 from trainers.policy.routing import balance_counts, routers
 from trainers.policy.rows import by_rows
-from trainers.policy.sharding import is_sharded, rounds
+from trainers.policy.sharding import is_sharded, rounds, without_sync
 from trainers.policy.statistics import TokenStats
 from trainers.policy.transfer import to_device
 from trainers.policy.tree import Ints, TokenTree, one_token
@@ -190,7 +190,7 @@ class Accumulator:
         count = max(1, *all_gather_object(self.accelerator, passes))
         outputs: list[tuple[Tensor, TokenTree, TokenStats]] = []
         for number in range(count):
-            with contextlib.nullcontext() if number == count - 1 else self.accelerator.no_sync(self.policy):
+            with contextlib.nullcontext() if number == count - 1 else without_sync(self.accelerator, self.policy):
                 # Another process has more, no row teaches, or nothing was exchanged: take part, adding nothing.
                 if number >= len(pieces):
                     idle: TokenStats = self.policy(one_token())

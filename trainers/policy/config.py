@@ -13,6 +13,7 @@ ComputeDtype = Literal["float32", "bfloat16"]
 BaseFormat = Literal["float32", "bfloat16", "nf4"]
 Images = Literal["auto", "frozen", "train-projector"]
 Sharding = Literal["none", "full", "hybrid"]
+GradientSync = Literal["auto", "step", "microbatch"]
 AttentionKernel = Literal["sdpa", "flex", "flash_attention_2", "flash_attention_3"]
 
 
@@ -62,11 +63,15 @@ class ModelConfig:
     over them of the share of tokens that took each when the engine sampled, times its mean probability; over the tokens
     of all rows of an optimiser step. Null: the model's ``router_aux_loss_coef`` where its configuration says
     ``output_router_logits: true``, else 0. Needs the engine hf."""
-    gradient_checkpointing: bool = False
-    """Recompute activations in the backward pass: less memory, more time."""
+    gradient_checkpointing: Literal["auto"] | bool = "auto"
+    """Recompute activations in the backward pass: less memory, more time, the same numbers. ``auto``: on GPUs where the
+    run's plan does not fit without, on a CPU never."""
     shard: Sharding = "none"
     """With several processes, spreads weights, gradients and the optimiser's state over all of them (``full``), or over
     those of each machine, with a copy on every machine (``hybrid``). ``none``: all of it in each process."""
+    gradient_sync: GradientSync = "auto"
+    """With ``shard``: processes add up gradients once an optimiser step, until which each holds whole ones, or after
+    each micro-batch. ``auto``: on GPUs once a step, where the run's plan fits with that; on a CPU after each."""
     offload: bool = False
     """With ``shard``: each process keeps its part of weights, gradients and optimiser's state in main memory (FSDP2's
     ``CPUOffloadPolicy``); layers come to the device as they compute, and the optimiser's step is made by the CPU."""

@@ -130,7 +130,7 @@ def _set_computation(model: PreTrainedModel, config: ModelConfig) -> None:
     choose_kernel(model, config.attention)
     if config.rows == "always":
         use_rows(model, ALWAYS)
-    if config.gradient_checkpointing:
+    if config.gradient_checkpointing is True:
         checkpoint_activations(model)
 
 

@@ -2,7 +2,8 @@
 
 Each layer is gathered while it computes, in the forward pass and again in the backward pass, and what lies outside of
 the layers (embeddings, output layer) while the policy computes. A pass is therefore a matter of all processes: each
-makes as many as the others (:func:`rounds`).
+makes as many as the others (:func:`rounds`). In bfloat16 layers are gathered in it, and gradients are added up in
+float32.
 """
 
 from __future__ import annotations
@@ -10,27 +11,30 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from trainers.policy.config import ModelConfig
+from trainers.policy.config import ComputeDtype, ModelConfig
 from trainers.policy.model import Policy
 from trainers.policy.outline import WeightSource, fill, from_rows, is_outline, own_rows
+from trainers.policy.precision import is_rounded
 from trainers.policy.tree import one_token
 from trainers.processes.cpu import return_freed_memory
 from trainers.processes.distributed import sharing_failures
 from trainers.settings import ConfigError
 
 _ROOTS: weakref.WeakKeyDictionary[nn.Module, weakref.ref[nn.Module]] = weakref.WeakKeyDictionary()
+_ONCE: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+"""Policies whose gradients are added up once an optimiser step."""
 
 
 def spreads(config: ModelConfig, accelerator: Accelerator) -> bool:
@@ -56,6 +60,8 @@ def shard(policy: Policy, config: ModelConfig, accelerator: Accelerator, weights
             machine do not divide those of the run.
     """
     spread(policy, policy.model, config, accelerator)
+    if config.gradient_sync == "step":
+        _ONCE.add(policy)
     unread = is_outline(policy)
     if unread:
         assert weights is not None
@@ -95,15 +101,47 @@ def spread(root: nn.Module, model: PreTrainedModel, config: ModelConfig, acceler
             first = parameter.data.to(accelerator.device)
             dist.broadcast(first, 0)
             parameter.data.copy_(first)
-    shard_over(root, model, mesh, config.offload)
+    shard_over(root, model, mesh, config.compute_dtype, config.offload)
 
 
-def shard_over(root: nn.Module, model: PreTrainedModel, mesh: DeviceMesh, offload: bool = False) -> None:
+def shard_over(
+    root: nn.Module, model: PreTrainedModel, mesh: DeviceMesh, compute_dtype: ComputeDtype, offload: bool = False
+) -> None:
     """Shards the parameters of ``root``, which contains ``model``, over ``mesh``; it has to make a pass then."""
     policy = CPUOffloadPolicy(pin_memory=mesh.device_type != "cpu") if offload else OffloadPolicy()
     for module in (*reversed(_layers(model)), root):  # inner layers first
-        fully_shard(module, mesh=mesh, reshard_after_forward=True, offload_policy=policy)
+        precision = MixedPrecisionPolicy()
+        if compute_dtype == "bfloat16" and module is not root and _is_rounded_whole(module):
+            precision = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
+        fully_shard(module, mesh=mesh, reshard_after_forward=True, mp_policy=precision, offload_policy=policy)
     _ROOTS[model] = weakref.ref(root)
+
+
+def _is_rounded_whole(layer: nn.Module) -> bool:
+    """Whether autocast rounds all of a layer but vectors, such as the weights of norms: not of a mixture's experts."""
+    parameters = [(module, own) for module in layer.modules() for own in module.parameters(recurse=False)]
+    return all(is_rounded(module, own) or own.dtype == torch.bfloat16 or own.dim() == 1 for module, own in parameters)
+
+
+def without_sync(accelerator: Accelerator, module: nn.Module) -> AbstractContextManager[None]:
+    """A pass that another one follows before the optimiser's step: where it may be, gradients are added up then.
+
+    Those of a sharded policy (``model.gradient_sync``: ``step``) are whole in each process until then, in float32.
+    """
+    if not is_sharded(module):
+        context: AbstractContextManager[None] = accelerator.no_sync(module)
+        return context
+    return _keeping_gradients(module) if module in _ONCE else nullcontext()
+
+
+@contextmanager
+def _keeping_gradients(module: nn.Module) -> Iterator[None]:
+    assert isinstance(module, FSDPModule)
+    for is_last in (False, True):
+        module.set_requires_gradient_sync(is_last)
+        module.set_is_last_backward(is_last)
+        if not is_last:
+            yield
 
 
 def _layers(model: PreTrainedModel) -> list[nn.Module]:

@@ -11,9 +11,12 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from trainers.policy.precision import as_computed
+from trainers.processes.memory import free
 
 ELEMENTS = 2**26
 """Most logits that exist at a time: 256 MiB in float32, 441 tokens of a vocabulary of 152,000."""
+_MORE, _BYTES = 8, 16
+"""Most times as many in CUDA's backward pass, and bytes of each of them there: three times in float32, and rounded."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,8 @@ class _StateStatistics(torch.autograd.Function):
         of_states = torch.empty_like(states) if wants_states else None
         of_weight = torch.zeros_like(weight) if wants_weight else None
         of_bias = torch.zeros_like(bias) if wants_bias else None
+        if saved_logits is None:
+            rows = _backward_rows(rows, weight)
         for start in range(0, len(states), rows):
             part = slice(start, start + rows)
             logits = _logits(states[part], factor, shift, softcap) if saved_logits is None else saved_logits
@@ -148,6 +153,16 @@ class _StateStatistics(torch.autograd.Function):
             if of_bias is not None:
                 of_bias.add_(gradient.sum(0))
         return of_states, of_weight, of_bias, None, None, None, None
+
+
+def _backward_rows(rows: int, weight: Tensor) -> int:
+    """Tokens of a part where each adds to the weight's whole gradient: on CUDA those that a quarter of free memory has.
+
+    More than ``rows`` change the gradient by rounding alone, and no log-probability, as the forward pass has its own.
+    """
+    if weight.device.type != "cuda":
+        return rows
+    return max(rows, min(_MORE * rows, int(free(weight.device) / 4 / (_BYTES * len(weight)))))
 
 
 def _cast(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:

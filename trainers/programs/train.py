@@ -25,6 +25,7 @@ from torch.distributed.run import parse_args as torchrun_words
 from torch.distributed.run import run as torchrun
 
 from envsuite.exits import INTERRUPTED, say, status_of
+from trainers.planning.settling import settle
 from trainers.programs.nodes import HeadNodeMissing, place_of
 from trainers.run.cli import TRAIN, parse
 from trainers.run.restarts import final_status
@@ -60,7 +61,7 @@ def _main(arguments: Sequence[str]) -> int:
                 "agent, which would start it again; leave --launch-config out"
             )
     elif processes == 1 and restarts == 0 and place is None:
-        return train(command.words)
+        return train(command.words, settle)
     elif processes == 1 and place is None:
         words = ["--nproc-per-node", "1", "--max-restarts", str(restarts), "-m", "trainers.train", *command.words]
         return end_status(_status(lambda: torchrun(torchrun_words(words))))  # type: ignore[no-untyped-call]

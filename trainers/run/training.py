@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,13 +15,18 @@ from trainers.run.config import TrainConfig
 from trainers.run.restarts import LOCK_SECONDS, Restarts, first_time
 
 if TYPE_CHECKING:
+    from accelerate import Accelerator
+
     from trainers.run.progress import RunProgress
 
 _LOG = logging.getLogger("trainers.train")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit status.
+Settle = Callable[[TrainConfig, "Accelerator"], TrainConfig]
+
+
+def main(arguments: Sequence[str] | None = None, settle: Settle = lambda config, _: config) -> int:
+    """Run the command line, with what ``settle`` makes of its settings; returns the exit status.
 
     0: done. 1: failed. 2: the configuration is wrong. 3: paused by an alarm. 130, 143: stopped by Ctrl-C or SIGTERM.
     After 3, 130 and 143 there is a checkpoint.
@@ -39,10 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return status
     from trainers.processes.distributed import run_guarded
 
-    return run_guarded(lambda: _train(command.config, command.resume, restarts), restarts.leave_verdict)
+    return run_guarded(lambda: _train(command.config, command.resume, restarts, settle), restarts.leave_verdict)
 
 
-def _train(config: TrainConfig, resume: str | None, restarts: Restarts) -> int:
+def _train(config: TrainConfig, resume: str | None, restarts: Restarts, settle: Settle) -> int:
     from trainers.processes.distributed import make_accelerator, peers
     from trainers.report.stats import before_after_table, first_and_last
     from trainers.rollout.engines import AUTO
@@ -75,7 +80,7 @@ def _train(config: TrainConfig, resume: str | None, restarts: Restarts) -> int:
             if resume is not None and config.rollout.engine == AUTO:
                 name, options = engine_in(choose_checkpoint(folder / "checkpoints", resume))
                 config = replace(config, rollout=replace(config.rollout, engine=name, engine_options=options))
-            evaluations = train(Run(config, accelerator, progress), resume)
+            evaluations = train(Run(settle(config, accelerator), accelerator, progress), resume)
         except Interrupted as stopped:
             progress.message(str(stopped))
             return stopped.exit_code

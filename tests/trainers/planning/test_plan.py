@@ -6,17 +6,23 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 from told import lacks
 from transformers import Gemma2Config, PreTrainedConfig, Qwen2Config
 
-from trainers.planning.dry_run import DryRun, DryRunRows, MemoryTrial, on_meta
+from envsuite.core.errors import DataError
+from trainers.planning.dry_run import DryRun, DryRunRows, MemoryTrial, count_parameters, on_meta
 from trainers.planning.hardware import GPUS, Machines
-from trainers.planning.plan import RunPlanner, kept_tokens
+from trainers.planning.plan import FRAGMENTS, RunPlan, RunPlanner, kept_tokens
 from trainers.planning.program import NAMES, PLAN, main, shape_of
+from trainers.planning.settling import settle
 from trainers.planning.workload import Workload
 from trainers.policy.config import AdapterConfig, ModelConfig, OptimConfig
+from trainers.processes import distributed, memory
 from trainers.rollout.config import PromptConfig
 from trainers.rollout.kv_cache import PAGE
 from trainers.run.cli import parse
@@ -139,6 +145,49 @@ def test_the_largest_micro_batch_is_the_last_that_fits() -> None:
 
 
 @pytest.mark.seconds
+def test_what_a_run_leaves_to_its_plan_is_the_fastest_that_fits() -> None:
+    config = TrainConfig(model=ModelConfig(compute_dtype="bfloat16", shard="full"))
+
+    def planned(memory: float, **changes: Any) -> RunPlan:
+        where = Machines(1, 2, replace(GPUS["H100"], memory=memory / (1 - FRAGMENTS)))
+        planner = RunPlanner(shape(), where, steps=5, prompt=400, response=100, _known=known)
+        return planner.plan(replace(config, model=replace(config.model, **changes)))
+
+    known: dict[str, DryRun] = {}
+    orders = [(False, "step"), (False, "microbatch"), (True, "step"), (True, "microbatch")]
+    peaks = [
+        planned(9e9, gradient_checkpointing=on, gradient_sync=sync).peaks["update"] for on, sync in orders  # type: ignore[arg-type]
+    ]  # fmt: skip
+    assert peaks[0] == peaks[1] + 4 * count_parameters(shape()) and peaks[1] > peaks[2], "and this is what orders them"
+    for number, (peak, choice) in enumerate(zip(peaks, orders, strict=True)):
+        found = planned(peak + 1.0).config.model
+        assert (found.gradient_checkpointing, found.gradient_sync) == choice, number
+    assert planned(peaks[3] - 9.0).config.model.gradient_checkpointing is True
+    assert planned(9e9, gradient_checkpointing=True).config.model.gradient_checkpointing is True, "what is set stays"
+    late, early = (planned(9e9, gradient_sync=sync).seconds["update"] for sync in ("step", "microbatch"))
+    assert late < early
+    cpu = RunPlanner(shape(), Machines(1, 1, replace(GPUS["L4"], measured=True)), 5, 40, 24).plan(TrainConfig())
+    assert cpu.config.model.gradient_checkpointing is False
+
+
+def test_a_run_on_gpus_is_planned_before_its_model_is_loaded_and_one_on_a_cpu_is_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shape().save_pretrained(tmp_path)
+    config = TrainConfig(model=ModelConfig(path=str(tmp_path), shard="full"), prompt=PromptConfig(max_tokens=300))
+    rooms = {"most": [9e9, 9e9], "least": [9e9, 1e9], "none": [9e9, 9e9]}
+    monkeypatch.setattr(memory, "free", lambda device: 9e9)
+    for name, expected in (("most", (False, "step")), ("least", (True, "microbatch")), ("none", ("auto", "auto"))):
+        kind = "cpu" if name == "none" else "cuda"
+        monkeypatch.setattr(distributed, "all_gather_object", lambda *_, name=name: rooms[name])
+        gpus: Any = SimpleNamespace(num_processes=2, device=torch.device(kind))
+        found = settle(config, gpus).model
+        assert (found.gradient_checkpointing, found.gradient_sync) == expected, name
+    monkeypatch.setattr(MemoryTrial, "run", lambda self: (_ for _ in ()).throw(DataError("it depends on values")))
+    assert settle(config, SimpleNamespace(num_processes=1, device=torch.device("cuda"))) == config  # type: ignore[arg-type]
+
+
+@pytest.mark.seconds
 def test_vllm_takes_its_share_throughout_or_while_the_model_does_not_train() -> None:
     where = Machines(1, 1, GPUS["H100"])
     planner, config = RunPlanner(shape(), where, steps=5, prompt=40, response=24), TrainConfig()
@@ -186,7 +235,7 @@ def test_a_plan_that_fits_says_so_in_tables_and_in_json(run: Run) -> None:
     words = "--gpus 2xH100 --prompt.max_tokens 100 --rollout.sampling.max_tokens 28"
     status, out, _ = run(words)
     assert status == 0
-    told = "It fits … libraries … decode … ESTIMATES, nobody has measured them on these GPUs … tokens/s"
+    told = "It fits … libraries … decode … tokens/s … ESTIMATES; never measured: several GPUs, float32"
     assert not lacks(" ".join(out.split()), told), out
     status, out, _ = run(f"{words} --json yes")
     found = json.loads(out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -13,10 +14,12 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 from policies import logprobs
+from pretended_cuda import GIB, moved, pretended_cuda
 from row_by_row import Largest
 from tiny_runs import step_table
 from transformers import CohereConfig, CohereForCausalLM
 
+from trainers.policy import statistics
 from trainers.policy.model import Policy
 from trainers.policy.packing import micro_batches
 from trainers.policy.statistics import OutputLayer
@@ -96,6 +99,29 @@ def test_no_more_logits_exist_at_a_time_than_are_allowed() -> None:
             for batch in micro_batches(table, 10_000, True):
                 policy(batch).logprob.sum().backward()
         assert seen.elements == most
+
+
+@pytest.mark.parametrize(("room", "most"), [(0, 3), (4 * 16 * SIZE * 5, 5), (63 * GIB, 24)])
+def test_on_a_gpu_the_gradient_of_the_weight_is_added_to_less_often_where_memory_is_free(
+    room: float, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(1)
+    layer, states = torch.nn.Linear(WIDTH, SIZE, bias=False), torch.randn(30, WIDTH)
+    target, gradients = torch.randint(0, SIZE, (30,)), []
+    monkeypatch.setattr(statistics, "free", lambda device: room)
+    sizes: list[int] = []
+    inner = statistics._gradient
+    monkeypatch.setattr(
+        statistics, "_gradient", lambda logits, *rest: sizes.append(len(logits)) or inner(logits, *rest)
+    )
+    for place in (nullcontext, pretended_cuda):
+        with place():
+            one = moved(layer) if place is pretended_cuda else layer
+            where = one.weight.device
+            stats = OutputLayer(one, elements=3 * SIZE).stats(states.to(where), target.to(where), 1.0)
+            gradients.append(torch.autograd.grad(stats.logprob.sum(), one.weight)[0].as_subclass(torch.Tensor))
+    assert sizes[:10] == [3] * 10 and max(sizes[10:]) == most and sum(sizes[10:]) == 30
+    torch.testing.assert_close(gradients[1], gradients[0])
 
 
 def test_logits_that_are_no_linear_function_of_the_states_are_the_models_own() -> None:

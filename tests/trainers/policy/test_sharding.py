@@ -12,7 +12,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from ranks import on_ranks
-from sharding_cases import CASES, Result, all_computed, critics, refused, run, seen, sent_to_servers
+from sharding_cases import CASES, Result, all_computed, critics, exchanged, refused, run, seen, sent_to_servers
 from tiny_runs import model, save_model, summary, tokenizer, weights, without_times, write_settings
 from update_cases import GROUPS_OF, SIZE, table
 
@@ -27,7 +27,7 @@ from trainers.rollout.hf_engine import HFEngine
 from trainers.run.config import TrainConfig
 from trainers.settings import ConfigError
 
-QUICK = ["float64", "float64, adapter", "float64, offloaded"]
+QUICK = ["float64", "float64, adapter", "float64, offloaded", "float64, once a step"]
 EXACT = [name for name in CASES if CASES[name].double]
 ROUNDED = [name for name in CASES if not CASES[name].double]
 
@@ -88,6 +88,21 @@ def test_in_float32_and_bfloat16_sharded_processes_have_the_gradient_of_one() ->
         if not CASES[name].adapted:
             off = float((found[0].gradient - exact).norm() / exact.norm())
             assert off < (2e-2 if bfloat16 else 1e-5), (name, off)
+
+
+@pytest.mark.seconds
+def test_in_bfloat16_layers_are_gathered_in_it_and_gradients_may_be_added_up_once_a_step() -> None:
+    names = ["float32", "bfloat16", "bfloat16, once a step"]
+    (found, _) = on_ranks(exchanged, 2, names)
+    passes, counts, sizes = zip(*(found[name] for name in names), strict=True)
+    print(f"\n{passes[0]} passes; collectives and their bytes: {dict(zip(names, found.values(), strict=True))}")
+    gather, half, reduce = ("gather", "torch.float32"), ("gather", "torch.bfloat16"), ("reduce", "torch.float32")
+    groups = 2 + 1  # layers, and what lies outside of them
+    assert passes[0] > 2 and len({*passes}) == 1
+    assert counts[0] == {gather: 2 * groups * passes[0], reduce: groups * passes[0]}
+    assert counts[1] == {gather: 2 * passes[0], half: 4 * passes[0], reduce: groups * passes[0]}
+    assert sizes[1][half] == (sizes[0][gather] - sizes[1][gather]) / 2 and sizes[1][reduce] == sizes[0][reduce]
+    assert counts[2] == {**counts[1], reduce: groups} and sizes[2] == {**sizes[1], reduce: sizes[1][reduce] / passes[0]}
 
 
 @pytest.mark.seconds

@@ -18,12 +18,13 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from pretended_cuda import flash_on_cpu
 from row_by_row import same_gradients, taken_gradients
+from tiny_runs import step_table
 from transformers import PreTrainedModel
 
 from trainers.policy import attention, tree_plan
 from trainers.policy.adapter import add_adapter
 from trainers.policy.attention import checkpoint_activations
-from trainers.policy.config import AdapterConfig
+from trainers.policy.config import AdapterConfig, ComputeDtype
 from trainers.policy.hidden import Fingerprint, before_tokens
 from trainers.policy.model import Policy
 from trainers.policy.packing import micro_batches
@@ -282,3 +283,19 @@ def test_a_tree_is_computed_in_parts_where_that_saves_work_or_a_row_is_too_long(
     assert parts(1000, 1.0) == [None], "one micro-batch computes nothing twice"
     assert parts(80, None) == [None] * 3 and parts(80, 1.0) == [80], "three compute the prompt three times"
     assert parts(80, 4.0) == [None] * 3 and parts(72, 4.0) == [72], "a row does not fit"
+
+
+@pytest.mark.parametrize("compute_dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", STYLES)
+def test_recomputed_layers_give_the_same_gradient_bit_for_bit(name: str, compute_dtype: ComputeDtype) -> None:
+    table, gradients = step_table(np.random.default_rng(3), SIZE), []
+    for recomputes in (False, True):
+        model = architecture(name, SIZE)
+        if recomputes:
+            checkpoint_activations(model)
+        policy = Policy(model, compute_dtype=compute_dtype).train()
+        for batch in micro_batches(table, 40):
+            stats = policy(batch)
+            (stats.logprob.sum() + 0.1 * stats.entropy.sum()).backward()
+        gradients.append([p.grad for p in model.parameters() if p.grad is not None])
+    assert gradients[0] and all(torch.equal(kept, again) for kept, again in zip(*gradients, strict=True))

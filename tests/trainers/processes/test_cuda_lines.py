@@ -188,7 +188,7 @@ def test_weights_in_main_memory_are_pinned_beside_a_gpu(kind, monkeypatch):
     given: list[Any] = []
     monkeypatch.setattr(sharding, "fully_shard", lambda module, **how: given.append(how["offload_policy"]))
     one = model("qwen2", 31)
-    sharding.shard_over(one, one, SimpleNamespace(device_type=kind), offload=True)  # type: ignore[arg-type]
+    sharding.shard_over(one, one, SimpleNamespace(device_type=kind), "float32", offload=True)  # type: ignore[arg-type]
     assert {type(each) for each in given} == {CPUOffloadPolicy}
     assert all(each.pin_memory == (kind == "cuda") for each in given)
 

@@ -1,0 +1,42 @@
+"""Settings that a run leaves to its plan."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING
+
+from trainers.run.config import TrainConfig
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+_LOG = logging.getLogger("trainers.train")
+
+
+def settle(config: TrainConfig, accelerator: Accelerator) -> TrainConfig:
+    """Returns the settings of a run, with ``auto`` replaced by what the plan says; every process must call this.
+
+    The plan takes the memory that is free now in the process that has least. ``auto`` stays on a CPU, and where the
+    model cannot be planned: nothing is recomputed then, and no gradient kept whole.
+    """
+    model, ranks = config.model, accelerator.num_processes
+    if accelerator.device.type == "cpu" or "auto" not in (model.gradient_checkpointing, model.gradient_sync):
+        return config
+    from trainers.planning.hardware import Device, Machines  # fake tensors and their libraries, which take a second
+    from trainers.planning.plan import RunPlanner
+    from trainers.planning.program import shape_of
+    from trainers.policy.selfcheck import FAILURES
+    from trainers.processes.distributed import all_gather_object
+    from trainers.processes.memory import free
+
+    here = min(int(os.environ.get("LOCAL_WORLD_SIZE", "1")), ranks)
+    least = min(all_gather_object(accelerator, free(accelerator.device)))
+    where = Machines(ranks // here, here, Device("GPU", 1.0, 1.0, least, 1.0, 1.0))
+    try:
+        chosen = RunPlanner(shape_of(model.path, None, model.sees), where).plan(config).config
+    except FAILURES as error:
+        _LOG.warning("the run cannot be planned: nothing is recomputed in it (%s)", error)
+        return config
+    _LOG.info("the plan chose %s and %s", chosen.model.gradient_checkpointing, chosen.model.gradient_sync)
+    return chosen

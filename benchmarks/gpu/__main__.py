@@ -22,7 +22,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -35,8 +34,8 @@ from typing import Any
 import torch
 
 from benchmarks.gpu import check
-from benchmarks.gpu.parts import Part, Size, end
-from benchmarks.gpu.report import described, markdown
+from benchmarks.gpu.parts import Part, Size, run_limited
+from benchmarks.gpu.report import RATES, described, markdown
 from envsuite.core.errors import EnvsuiteError
 from trainers.policy.kernels import check_kernel
 
@@ -70,31 +69,21 @@ def measured(part: Part, folder: Path, limit: float) -> dict[str, Any]:
     except EnvsuiteError as error:
         return {"name": part.name, "status": "not run", "message": str(error), "part": asdict(part)}
     words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(part.processes)]
-    several = part.processes > 1 and part.kind not in ("step", "vllm")  # a step launches its own processes
-    command = [sys.executable, *(words if several else []), "-m", "benchmarks.gpu.parts"]
+    words = words if part.processes > 1 and part.kind not in ("step", "vllm") else []  # a step launches its own processes
+    command = [*words, "-m", "benchmarks.gpu.parts", json.dumps(asdict(part)), str(folder)]
     environment = {**os.environ, "ENVSUITE_DATA": str(folder / "data")}
     if part.device == "cpu":
         environment |= {"ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": ""}
     began, log = time.perf_counter(), folder / f"{part.name.replace(' ', '-')}.out"
-    told: dict[str, Any]
-    with log.open("w") as out:
-        child = subprocess.Popen(
-            [*command, json.dumps(asdict(part)), str(folder)], stdout=out, stderr=subprocess.STDOUT, env=environment,
-            start_new_session=True,
-        )  # fmt: skip
-        try:
-            child.wait(limit)
-            lines = log.read_text(errors="replace").splitlines()
-            found = [line for line in lines if line.startswith('{"status"')]
-            told = json.loads(found[-1]) if found else _unfinished(child.returncode, lines)
-        except subprocess.TimeoutExpired:
-            told = {"status": "not finished", "message": f"after {limit:.0f} s"}
-        finally:
-            end(child)
-    return {"name": part.name, **told, "part": asdict(part), "wall_s": time.perf_counter() - began}
+    code = run_limited(command, log, limit, environment)
+    lines = log.read_text(errors="replace").splitlines()
+    told = [json.loads(line) for line in lines if line.startswith('{"status"')] or [_unfinished(code, lines, limit)]
+    return {"name": part.name, **told[-1], "part": asdict(part), "wall_s": time.perf_counter() - began}
 
 
-def _unfinished(code: int, lines: Sequence[str]) -> dict[str, Any]:
+def _unfinished(code: int | None, lines: Sequence[str], limit: float) -> dict[str, Any]:
+    if code is None:
+        return {"status": "not finished", "message": f"after {limit:.0f} s"}
     text = "\n".join(lines[-30:])
     status = "out of memory" if "OutOfMemoryError" in text or "out of memory" in text.lower() else "failed"
     return {"status": status, "message": f"exit status {code}: {text[-1500:]}"}
@@ -136,7 +125,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 )
             else:
                 results.append(measured(part, Path(folder).resolve(), min(given.limit, left)))
-            print(f"{part.name}: {results[-1]['status']}, {results[-1].get('wall_s', 0):.0f} s", flush=True)
+            said = [f"{results[-1][name]:,.1f} {unit}" for name, unit in RATES.items() if name in results[-1]]
+            head = f"{part.name}: {results[-1]['status']}, {results[-1].get('wall_s', 0):.0f} s"
+            print(", ".join([head, *said]), flush=True)
             # Written after each part: what is measured stays, whatever ends this program.
             body = {"machine": described(given.smoke), "results": results}
             (given.out / "gpu.json").write_text(json.dumps(body, indent=1))

@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.parts import end
+from benchmarks.gpu.parts import run_limited
 from benchmarks.gpu.report import heading
 
 BAD = ("FAIL", "TIME OUT")
 _NUMBERS, _RUNS = "tests/gpu/test_gpu_numbers.py", "tests/gpu/test_gpu_runs.py"
 PYTEST = ("-m", "pytest", "-o", "addopts=", "-v", "--tb=short", "-p", "no:cacheprovider")
 """Each test has its line when it has run; the last line counts them."""
-_SAID = re.compile(r"=* ?(\d+ (?:passed|failed|skipped|error).*?) in [\d.]+s|^(\w+ \S+ \w+ \w+: .*, \d+ s)$", re.M)
+_SAID = re.compile(r"=* ?(\d+ (?:passed|failed|skipped|error).*?) in [\d.]+s|^(\w+ \S+ \w+ \w+: .*, \d+ s.*)$", re.M)
 _WHY = re.compile(r"^(?:FAILED|ERROR|E  ) .*|^\S+:\d+: \w*Error$|^\S*\w*Error: .*", re.M)
 
 
@@ -58,20 +56,23 @@ def checks(folder: Path, smoke: bool) -> list[Check]:
     def tests(name: str, file: str, chosen: str, limit: float) -> Check:
         return Check(name, [*PYTEST, file, "-k", chosen, *["--rehearse"] * smoke], limit)
 
-    def speed(part: str, limit: float) -> Check:
-        shape = ["--smoke"] if smoke else ["--shapes", "1.5b"]
-        chosen = ["--parts", part, "--ways", "full", "--attention", "sdpa", *shape, "--out", str(folder / part)]
-        return Check(f"speed: {part}", ["-m", "benchmarks.gpu", *chosen], limit)
+    def speed(part: str, limit: float, way: str = "full", shape: str = "1.5b") -> Check:
+        name = f"{part} {shape} {way}"
+        words = ["-m", "benchmarks.gpu", "--parts", part, "--ways", way, "--attention", "sdpa", "--steps", "4"]
+        words += ["--out", str(folder / name), *(["--smoke"] if smoke else ["--shapes", shape])]
+        return Check(f"speed: {name}", words, limit)
 
-    engine = "engine or optimiser or adapter or hidden"
     return [
-        tests("log-probabilities and gradients", _NUMBERS, "in_float32 or in_bfloat16", 70),
-        tests("engine, optimiser, adapters", _NUMBERS, engine, 60),
-        tests("recurrent layers and their libraries", _NUMBERS, "hybrid", 40),
-        tests("whole runs", _RUNS, "not vllm and not flex", 150),
-        speed("update", 60),
-        speed("generate", 50),
-        tests("kernels of attention", _NUMBERS, "kernels or rows_of_many", 60),
+        tests("log-probabilities and gradients", _NUMBERS, "in_float32 or in_bfloat16", 60),
+        speed("update", 45),
+        speed("update", 35, "lora"),
+        speed("update", 50, "lora", "7b"),
+        speed("generate", 40),
+        speed("step", 60),
+        tests("engine, optimiser, adapters", _NUMBERS, "engine or optimiser or adapter or hidden", 50),
+        tests("recurrent layers and their libraries", _NUMBERS, "hybrid", 30),
+        tests("whole runs", _RUNS, "not vllm and not flex", 80),
+        tests("kernels of attention", _NUMBERS, "kernels or rows_of_many", 50),
         tests("vLLM", _RUNS, "vllm and eager", 80),
     ]
 
@@ -79,17 +80,7 @@ def checks(folder: Path, smoke: bool) -> list[Check]:
 def checked(check: Check, folder: Path, limit: float) -> Found:
     """Runs a check, ``limit`` seconds at most; its output is left in a file of its name."""
     began, log = time.perf_counter(), folder / f"{re.sub('[^a-z]+', '-', check.name.lower())}.out"
-    with log.open("w") as out:
-        child = subprocess.Popen(
-            [sys.executable, *check.words], stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        )  # fmt: skip
-        try:
-            code: int | None = child.wait(limit)
-        except subprocess.TimeoutExpired:
-            code = None
-        finally:
-            end(child)
+    code = run_limited(check.words, log, limit, {**os.environ, "PYTHONUNBUFFERED": "1"})
     text = log.read_text(errors="replace")
     said = next((first or second for first, second in reversed(_SAID.findall(text))), "")
     if code is None:

@@ -8,6 +8,7 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from transformers import PreTrainedModel
 from benchmarks.gpu.shapes import SHAPES, episodes, made, saved
 from envsuite.core.errors import EnvsuiteError
 from envsuite.playing.engine import Sampling
+from trainers.planning.hardware import GPUS
 from trainers.policy.accumulation import Batch
 from trainers.policy.adapter import add_adapter
 from trainers.policy.attention import checkpoint_activations
@@ -99,7 +101,7 @@ class Part:
         return ModelConfig(
             compute_dtype="bfloat16",
             attention=self.attention,  # type: ignore[arg-type]
-            gradient_checkpointing=True,
+            gradient_checkpointing=self.shape == "7b",  # what fits 80 GB without is not computed again
             shard="full" if self.processes > 1 else "none",
             adapter=AdapterConfig(**ADAPTER) if self.way == "lora" else None,  # type: ignore[arg-type]
         )
@@ -140,7 +142,9 @@ def update(part: Part, accelerator: Accelerator) -> dict[str, float]:
     """An optimiser step on episodes whose prompts extend each other; the second of two counts."""
     size, settings = part.size, part.settings
     model = _model(part, accelerator.device)
-    checkpoint_activations(model)
+    weights = sum(parameter.numel() for name, parameter in model.named_parameters() if ".layers." in name)
+    if settings.gradient_checkpointing:
+        checkpoint_activations(model)
     policy = Policy(model, compute_dtype="bfloat16")
     if spreads(settings, accelerator):
         shard(policy, settings, accelerator)
@@ -163,8 +167,16 @@ def update(part: Part, accelerator: Accelerator) -> dict[str, float]:
     computed, responses = (sum(each[i] for each in parts) for i in (0, 1))
     seconds = max(each[2]["seconds"] for each in parts)
     memory = {key: max(each[2][key] for each in parts) for key in told if key != "seconds"}
-    rates = {"tokens": computed, "tokens_per_s": computed / seconds, "response_tokens_per_s": responses / seconds}
-    return {"seconds": seconds, **memory, **rates}
+    head = SHAPES[part.shape]["vocab_size"] * SHAPES[part.shape]["hidden_size"]
+    products = (6 if part.way == "full" else 4) * (weights * computed + head * responses) / ranks
+    return {"seconds": seconds, **memory, "tokens_per_s": computed / seconds, **utilisation(products / seconds)}
+
+
+def utilisation(rate: float) -> dict[str, float]:
+    """Share that ``rate`` (operations a second in products, none twice) is of this GPU's, by its maker's data sheet."""
+    name = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
+    known = [gpu for label, gpu in GPUS.items() if label.replace("-", " ") in name.replace("-", " ")]
+    return {"percent_of_peak": 100 * rate / known[-1].bfloat16} if known else {}
 
 
 def generate(part: Part, accelerator: Accelerator) -> dict[str, float]:
@@ -178,7 +190,7 @@ def generate(part: Part, accelerator: Accelerator) -> dict[str, float]:
         done = engine.generate([p for p in prompts for _ in range(size.members)], Sampling(max_tokens=limit))
         told = measure.done()
     tokens = sum(len(completion.token_ids) for completion in done)
-    return {**told, "tokens": tokens, "tokens_per_s": tokens / told["seconds"]}
+    return {**told, "tokens_per_s": tokens / told["seconds"], "step_ms": 1e3 * told["seconds"] / limit}
 
 
 def step(part: Part, folder: Path) -> dict[str, float]:
@@ -194,8 +206,7 @@ def step(part: Part, folder: Path) -> dict[str, float]:
         "name": name, "output": str(folder / "runs"), "iterations": 1000, "recipe": "gigpo",
         "model": {
             "path": str(model), "compute_dtype": "bfloat16", "attention": part.attention,
-            "gradient_checkpointing": True, "shard": part.settings.shard,
-            "adapter": ADAPTER if part.way == "lora" else None,
+            "shard": part.settings.shard, "adapter": ADAPTER if part.way == "lora" else None,
         },
         "envs": [{"id": "ALFWorld-v0", "kwargs": {"source": "builtin", "games": 200}, "max_episode_steps": size.steps}],
         "prompt": {"memory": "window(2)"},
@@ -242,6 +253,18 @@ def end(child: subprocess.Popen[bytes]) -> None:
         for process in [*started.children(recursive=True), started]:
             process.kill()
     child.wait()
+
+
+def run_limited(words: Sequence[str], log: Path, limit: float, environment: dict[str, str]) -> int | None:
+    """Runs Python with ``words``; returns its exit status, or ``None`` where it was ended after ``limit`` seconds."""
+    with log.open("w") as out:
+        child = subprocess.Popen([sys.executable, *words], stdout=out, stderr=subprocess.STDOUT, env=environment)
+        try:
+            return child.wait(limit)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            end(child)
 
 
 def outcome(part: Part, folder: Path) -> dict[str, Any]:

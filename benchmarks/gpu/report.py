@@ -20,7 +20,7 @@ PUBLISHED = (
 RANDOM = "Here weights are random, so each answer has the full number of tokens, and no action counts."
 RATES = {
     "tokens_per_s": "tokens/s", "seconds": "seconds", "memory_gib": "most memory, GiB",
-    "reserved_gib": "held by PyTorch, GiB",
+    "reserved_gib": "held by PyTorch, GiB", "percent_of_peak": "% of the peak", "step_ms": "ms a decoding step",
 }  # fmt: skip
 STEPS = {
     "seconds": "step, s", "engine": "engine, s", "env": "environments, s", "rollout": "rollout, s",

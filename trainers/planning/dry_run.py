@@ -321,7 +321,8 @@ def _one_group() -> Iterator[None]:
 def _kernels_of_a_gpu() -> Iterator[None]:
     """Attention as a GPU computes it: in bfloat16 FlashAttention, where it can, elsewhere tiles."""
     own = attention._runs_flash, attention._is_fused
-    attention._runs_flash, attention._is_fused = lambda _, dtype: dtype == torch.bfloat16, lambda *_: False
+    attention._runs_flash = lambda device, dtype: dtype == torch.bfloat16
+    attention._is_fused = lambda *_: False
     try:
         yield
     finally:

@@ -17,6 +17,7 @@ from transformers import Gemma2Config, PreTrainedConfig, Qwen2Config
 from envsuite.core.errors import DataError
 from trainers.planning.dry_run import DryRun, DryRunRows, MemoryTrial, count_parameters, on_meta
 from trainers.planning.hardware import GPUS, Machines
+from trainers.planning.meter import WEIGHTS
 from trainers.planning.plan import FRAGMENTS, RunPlan, RunPlanner, kept_tokens
 from trainers.planning.program import NAMES, PLAN, main, shape_of
 from trainers.planning.settling import settle
@@ -96,6 +97,14 @@ def test_sharding_divides_weights_gradients_and_moments_and_nothing_else() -> No
     assert four.update.kinds["activations"] == pytest.approx(one.update.kinds["activations"], rel=0.1)
     hybrid = MemoryTrial(shape(), ModelConfig(shard="hybrid"), OptimConfig(), 4, 2, ROWS).run()
     assert hybrid.sizes.weights == pytest.approx(one.sizes.weights / 2, rel=0.01), "by the processes of a machine"
+
+
+@pytest.mark.seconds
+def test_a_sharded_model_in_bfloat16_holds_no_more_weights_in_passing_where_it_is_deeper() -> None:
+    model = ModelConfig(shard="full", compute_dtype="bfloat16")
+    trials = [MemoryTrial(shape(layers), model, OptimConfig(), 4, 4, ROWS, on_gpu=True) for layers in (4, 8)]
+    few, more = (trial._run().update.kinds[WEIGHTS] for trial in trials)
+    assert few == more
 
 
 @pytest.mark.seconds

@@ -54,7 +54,7 @@ def _failed(config: Path, capfd: pytest.CaptureFixture[str]) -> str:
     [
         (HFEngine, "_forward", 40, "rollout", "rollout.slots below 4", 0),
         (Evaluator, "play", 2, "evaluation on test", "rollout.slots below 4", 2),
-        (Accumulator, "__call__", 5, "update", "model.gradient_checkpointing: true (now false) or optim.", 2),
+        (Accumulator, "__call__", 5, "update", "model.gradient_checkpointing: true (now auto) or optim.", 2),
     ],
 )
 def test_a_run_that_lacks_memory_leaves_the_end_of_the_last_iteration_and_goes_on_to_the_same_end(
@@ -104,7 +104,7 @@ def test_a_run_is_resumed_with_settings_that_take_less_memory_and_says_so(place,
     said = " ".join(capfd.readouterr().out.split())
     assert "changed since that checkpoint, which changes results by rounding" in said
     for change in (
-        "optim.tokens_per_microbatch was 300 and is 150", "model.gradient_checkpointing was False and is True",
+        "optim.tokens_per_microbatch was 300 and is 150", "model.gradient_checkpointing was 'auto' and is True",
         "method.reference was 'device' and is 'offload'", "rollout.engine_options.cache_tokens was None and is 0",
     ):  # fmt: skip
         assert change in said, said

@@ -2,8 +2,8 @@
 
 Each layer is gathered while it computes, in the forward pass and again in the backward pass, and what lies outside of
 the layers (embeddings, output layer) while the policy computes. A pass is therefore a matter of all processes: each
-makes as many as the others (:func:`rounds`). In bfloat16 layers are gathered in it, and gradients are added up in
-float32.
+makes as many as the others (:func:`rounds`). In bfloat16 what autocast rounds of a layer is gathered in it; gradients
+are added up in float32.
 """
 
 from __future__ import annotations
@@ -111,16 +111,21 @@ def shard_over(
     policy = CPUOffloadPolicy(pin_memory=mesh.device_type != "cpu") if offload else OffloadPolicy()
     for module in (*reversed(_layers(model)), root):  # inner layers first
         precision = MixedPrecisionPolicy()
-        if compute_dtype == "bfloat16" and module is not root and _is_rounded_whole(module):
+        if compute_dtype == "bfloat16" and module is not root and module not in (exact := _exact_parts(module)):
             precision = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
+            if exact:
+                fully_shard(exact, mesh=mesh, reshard_after_forward=True, offload_policy=policy)
         fully_shard(module, mesh=mesh, reshard_after_forward=True, mp_policy=precision, offload_policy=policy)
     _ROOTS[model] = weakref.ref(root)
 
 
-def _is_rounded_whole(layer: nn.Module) -> bool:
-    """Whether autocast rounds all of a layer but vectors, such as the weights of norms: not of a mixture's experts."""
-    parameters = [(module, own) for module in layer.modules() for own in module.parameters(recurse=False)]
-    return all(is_rounded(module, own) or own.dtype == torch.bfloat16 or own.dim() == 1 for module, own in parameters)
+def _exact_parts(layer: nn.Module) -> list[nn.Module]:
+    """The modules whose own weights autocast does not round, such as norms and a mixture's experts."""
+    return [
+        module
+        for module in layer.modules()
+        if any(own.dtype == torch.float32 and not is_rounded(module, own) for own in module.parameters(recurse=False))
+    ]
 
 
 def without_sync(accelerator: Accelerator, module: nn.Module) -> AbstractContextManager[None]:

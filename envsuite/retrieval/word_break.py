@@ -3,7 +3,7 @@
 Its rules are those of UAX #29 (word boundaries) at Unicode 12.1, with differences that matter for a search: a word must
 have a letter or a digit; an ideograph or a hiragana is a word of its own; a run of Thai, Lao, Khmer or Burmese is one;
 emoji, flags, key caps and symbols such as ★ ® are words (UTS #51); no word is longer than 255 UTF-16 units. The rules
-form a regular language, compiled here to a table of states; at each place the longest match is the word.
+are regular expressions over the classes of characters; at each place the longest match is the word.
 """
 
 from __future__ import annotations
@@ -55,31 +55,19 @@ def words(text: str) -> list[str]:
 
 
 def _spans(text: str) -> Iterator[tuple[int, int]]:
-    machine = _machine()
-    of = properties().of
-    classes = bytes([of[ord(character)] for character in text])
+    rules, between = _patterns()
+    classes = text.translate(properties().of)
     wide = not text.isascii() and max(text) > "\uffff"
-    start, length = 0, len(text)
-    while start < length:
-        limit = _limit(text, start) if wide else min(length, start + LONGEST)
-        state, at, end = 0, start, 0
-        while at < limit:
-            state = machine.next[state][classes[at]]
-            if state < 0:
-                break
-            at += 1
-            if machine.accepts[state]:
-                end = at
-        if end:
+    start = 0
+    while start < len(text):
+        limit = _limit(text, start) if wide else start + LONGEST
+        match = rules.match(classes, start, limit)
+        end = max(map(match.end, range(1, rules.groups + 1))) if match else -1
+        if end > start:
             yield start, end
             start = end
-            continue
-        start += 1
-        if at == limit:
-            # A possible beginning of a word fills the window. In a long run of connectors that happens at every place,
-            # until a window ends beyond the run.
-            run = machine.idle.match(classes, start)
-            start = max(start, run.end() - LONGEST) if run else start
+        else:  # in a long run of connectors a word may begin only where its window ends beyond the run
+            start = max(start + 1, between.match(classes, start).end() - LONGEST)  # type: ignore[union-attr]
 
 
 def _limit(text: str, start: int) -> int:
@@ -93,136 +81,42 @@ def _limit(text: str, start: int) -> int:
     return at
 
 
-@dataclass(frozen=True)
-class WordBreakMachine:
-    """A deterministic automaton that begins in state 0."""
+@functools.cache
+def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Returns a pattern with a group for each kind of word, and one of classes that may precede a word but are none.
 
-    next: list[list[int]]
-    """(state, class) -> state; -1 where no word continues."""
-    accepts: list[bool]
-    """Whether a word may end in each state."""
-    idle: re.Pattern[bytes]
-    """Matches runs of classes that may precede a word but are never part of one."""
+    Both match texts of characters whose code points are classes.
+    """
+    names = properties().names
 
+    def one_of(*numbers: int) -> str:
+        return f"[{re.escape(''.join(map(chr, numbers)))}]"
 
-# The grammar is a tree: a set of classes, or an operator with its parts.
-_Tree = frozenset[int] | tuple[object, ...]
+    def having(name: str, *without: str) -> str:
+        return one_of(*(i for i, own in enumerate(names) if name in own and own.isdisjoint(without)))
 
-
-def _then(*parts: _Tree) -> _Tree:
-    return ("then", *parts)
-
-
-def _either(*parts: _Tree) -> _Tree:
-    return ("either", *parts)
-
-
-def _many(part: _Tree) -> _Tree:
-    return ("many", part)
-
-
-def _some(part: _Tree) -> _Tree:
-    return _then(part, _many(part))
-
-
-def _maybe(part: _Tree) -> _Tree:
-    return _either(part, _then())
-
-
-def _grammar(class_names: tuple[frozenset[str], ...]) -> _Tree:
-    """Returns the grammar of words."""
-
-    def having(name: str, *without: str) -> frozenset[int]:
-        return frozenset(i for i, names in enumerate(class_names) if name in names and not names & set(without))
-
-    extend = _many(having("extend"))
-
-    def cluster(name: str) -> _Tree:
+    def cluster(name: str) -> str:
         """Returns a character of a class with the characters that extend it."""
-        return _then(having(name), extend)
+        return f"{having(name)}{having('extend')}*+"
 
-    letter, hebrew, digit, katakana = map(cluster, ("letter", "hebrew", "digit", "katakana"))
-    connectors = _many(cluster("connector"))
-    digits = _then(digit, _many(_then(_either(connectors, cluster("mid_digit")), digit)))
-    letters = _then(letter, _many(_then(_either(connectors, cluster("mid_letter")), letter)))
-    hebrew_letters = _then(hebrew, _either(cluster("single_quote"), _then(cluster("double_quote"), hebrew)))
-    kana = _then(katakana, _many(_then(connectors, katakana)))
-    unit = _either(kana, _some(_either(hebrew_letters, digits, letters)))
-    tail = _many(_then(cluster("connector"), connectors, unit))
-    word = _then(connectors, unit, tail, connectors)
+    letter, hebrew, digit, connector = map(cluster, ("letter", "hebrew", "digit", "connector"))
+    quoted = f"{hebrew}(?:{cluster('single_quote')}|{cluster('double_quote')}{hebrew})"
+    digits, letters = f"{digit}(?:{cluster('mid_digit')}{digit})*", f"{letter}(?:{cluster('mid_letter')}{letter})*"
+    unit = f"(?:(?:{cluster('katakana')})+|(?:{quoted}|{digits}|{letters})+)"
+    word = f"(?:{connector})*+{unit}(?:(?:{connector})++{unit})*(?:{connector})*+"
 
     # A presentation selector ends an emoji, so it is excluded from the characters that extend one.
-    plain = _many(having("extend", "presentation"))
-    emoji = having("pictograph") | having("emoji", "flag", "keycap_base", "modifier")
-    joiners = _many(having("joiner"))
-    pictogram = _then(joiners, emoji, plain, _maybe(having("emoji_presentation")))
-    skin_tone = _then(_maybe(_then(joiners, having("modifier_base"), plain)), having("modifier"), plain)
-    element = _either(pictogram, skin_tone)
-    tags = _then(_some(having("tag")), having("tag_end"))
-    sequence = _then(element, _either(_many(_then(having("joiner"), element)), tags))
-    keycap = _then(having("keycap_base"), plain, _maybe(having("emoji_presentation")), having("keycap"), plain)
-    flag = _then(cluster("flag"), cluster("flag"))
+    plain, joiner, presentation = having("extend", "presentation"), having("joiner"), having("emoji_presentation")
+    others = {"flag", "keycap_base", "modifier"}
+    emoji = one_of(*(i for i, own in enumerate(names) if "pictograph" in own or ("emoji" in own and not own & others)))
+    skin_tone = f"{having('modifier')}{plain}*"
+    picture = f"(?:{joiner}*{emoji}|{skin_tone}(?<={joiner}){emoji})(?:{plain}|(?<={joiner}){emoji})*"
+    sequence = f"(?:{picture}{presentation}{joiner})*(?:{picture}{presentation}?|{skin_tone})"
+    tagged = f"{joiner}*{emoji}{plain}*{presentation}{having('tag')}+{having('tag_end')}"
+    keycap = f"{having('keycap_base')}{plain}*{presentation}?{having('keycap')}{plain}*"
+    flag = cluster("flag") * 2
 
-    single = _either(cluster("ideograph"), cluster("hiragana"), _some(cluster("complex")))
-    return _either(word, sequence, keycap, flag, single)
-
-
-@functools.cache
-def _machine() -> WordBreakMachine:
-    class_names = properties().names
-    moves: list[list[tuple[frozenset[int], int]]] = []
-    empty: list[list[int]] = []
-
-    def node() -> int:
-        moves.append([])
-        empty.append([])
-        return len(moves) - 1
-
-    def build(tree: _Tree, start: int) -> int:
-        """Adds the paths of ``tree`` from ``start``; returns the node where they end."""
-        if isinstance(tree, frozenset):
-            end = node()
-            moves[start].append((tree, end))
-            return end
-        operator, *parts = tree
-        if operator == "then":
-            for part in parts:
-                start = build(part, start)  # type: ignore[arg-type]
-            return start
-        if operator == "many":
-            loop = node()
-            empty[start].append(loop)
-            empty[build(parts[0], loop)].append(loop)  # type: ignore[arg-type]
-            return loop
-        end = node()
-        for part in parts:
-            branch = node()
-            empty[start].append(branch)
-            empty[build(part, branch)].append(end)  # type: ignore[arg-type]
-        return end
-
-    def closure(nodes: set[int]) -> frozenset[int]:
-        pending = list(nodes)
-        while pending:
-            for target in empty[pending.pop()]:
-                if target not in nodes:
-                    nodes.add(target)
-                    pending.append(target)
-        return frozenset(nodes)
-
-    start = node()
-    final = build(_grammar(class_names), start)
-    states = {closure({start}): 0}
-    table: list[list[int]] = []
-    queue = list(states)
-    for nodes in queue:
-        row = []
-        for number in range(len(class_names)):
-            next_nodes = closure({target for n in nodes for classes, target in moves[n] if number in classes})
-            if next_nodes and next_nodes not in states:
-                states[next_nodes] = len(states)
-                queue.append(next_nodes)
-            row.append(states[next_nodes] if next_nodes else -1)
-        table.append(row)
-    idle = bytes(i for i, names in enumerate(class_names) if names in ({"connector"}, {"extend"}, {"extend", "joiner"}))
-    return WordBreakMachine(table, [final in nodes for nodes in states], re.compile(b"[" + re.escape(idle) + b"]*"))
+    single = f"{cluster('ideograph')}|{cluster('hiragana')}|(?:{cluster('complex')})+"
+    kinds = (word, sequence, tagged, keycap, flag, single)
+    idle = (i for i, own in enumerate(names) if own in ({"connector"}, {"extend"}, {"extend", "joiner"}))
+    return re.compile("".join(f"(?:(?=({kind}))|)" for kind in kinds)), re.compile(f"{one_of(*idle)}*")

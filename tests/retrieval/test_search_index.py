@@ -298,7 +298,7 @@ def test_words_follow_each_other_in_the_text_and_no_word_is_too_long(text):
 
 
 @given(st.text(st.characters(max_codepoint=127), max_size=60))
-def test_the_short_way_for_ascii_finds_what_the_automaton_finds(text):
+def test_the_short_way_for_ascii_finds_what_the_patterns_find(text):
     assert words(text) == [text[start:end] for start, end in word_break._spans(text)]
 
 

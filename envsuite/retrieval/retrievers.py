@@ -30,7 +30,7 @@ Description = str | Mapping[str, Any]
 SEARCHED: Mapping[str, Any] = {"format": SEARCH, "maxLength": 2000}
 """Limits of an environment's option that is a description (:func:`envsuite.core.options.option`).
 
-A server checks what such an option reads (:meth:`NamedSearch.reads`) before it makes the environment.
+A server checks what such an option reads (:meth:`DescribedSearch.reads`) before it makes the environment.
 """
 RETRIEVER = (
     '"bm25", another search by its description (envsuite.retrieval.retrievers), or in Python a Retriever of the same '
@@ -47,61 +47,37 @@ L = TypeVar("L")
 
 
 @dataclass(frozen=True)
-class NamedSearch:
-    """BM25, or vectors in the file of the corpus; or several of these, fused."""
+class DescribedSearch:
+    """A search of a corpus, as a description names it; one of its kinds is set."""
 
-    names: tuple[str, ...]
+    names: tuple[str, ...] = ()
+    """BM25, or vectors in the file of the corpus; or several of these, fused."""
+    faiss: str = ""
+    """File of an index of the vectors ``vectors`` of the corpus."""
+    vectors: str = ""
+    url: str = ""
+    """A server of Search-R1's protocol, which is asked when there is a query."""
 
     def open(self, corpus: Corpus) -> Retriever:
         """Returns the search of a corpus.
 
         Raises:
-            UnknownName: The corpus has no such search.
-            DataError: A file is missing, damaged or of another corpus.
+            DataError: A file is missing or damaged, or is not of this corpus.
             MissingExtra: A package is not installed.
+            UnknownName: The corpus does not have such vectors.
         """
+        if self.url:
+            return SearchR1(JsonServer(self.url), corpus.number)
+        if self.faiss:
+            from envsuite.retrieval.approximate import Approximate
+
+            return Approximate(vectors_of(corpus, self.vectors), Path(self.faiss))
         parts = [corpus if name == Corpus.name else vectors_of(corpus, name) for name in self.names]
         return parts[0] if len(parts) == 1 else Hybrid(parts)
 
     def reads(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Returns the files and the addresses of servers that the search reads besides the corpus."""
-        return (), ()
-
-
-@dataclass(frozen=True)
-class FaissSearch:
-    """Vectors of the corpus by an index file."""
-
-    file: str
-    vectors: str
-
-    def open(self, corpus: Corpus) -> Retriever:
-        """Returns the search; see :meth:`NamedSearch.open`."""
-        from envsuite.retrieval.approximate import Approximate
-
-        return Approximate(vectors_of(corpus, self.vectors), Path(self.file))
-
-    def reads(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Returns the file; see :meth:`NamedSearch.reads`."""
-        return (self.file,), ()
-
-
-@dataclass(frozen=True)
-class ServerSearch:
-    """Documents of the corpus as a server of Search-R1's protocol finds them."""
-
-    url: str
-
-    def open(self, corpus: Corpus) -> Retriever:
-        """Returns the search; see :meth:`NamedSearch.open`. The server is asked when there is a query."""
-        return SearchR1(JsonServer(self.url), corpus.number)
-
-    def reads(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Returns the address; see :meth:`NamedSearch.reads`."""
-        return (), (self.url,)
-
-
-Search = NamedSearch | FaissSearch | ServerSearch
+        return (self.faiss,) * bool(self.faiss), (self.url,) * bool(self.url)
 
 
 def vectors_of(corpus: Corpus, name: str) -> Vectors:
@@ -151,13 +127,13 @@ class SearchCache(Generic[L]):
             return self._make(self._corpus, retriever)
         return self._described(parse_search(retriever))
 
-    def _open_search(self, search: Search) -> L:
-        return (
-            self._own if search == NamedSearch((Corpus.name,)) else self._make(self._corpus, search.open(self._corpus))
-        )
+    def _open_search(self, search: DescribedSearch) -> L:
+        if search == DescribedSearch((Corpus.name,)):
+            return self._own
+        return self._make(self._corpus, search.open(self._corpus))
 
 
-def parse_search(description: Description) -> Search:
+def parse_search(description: Description) -> DescribedSearch:
     """Checks a description, without opening anything.
 
     Raises:
@@ -173,7 +149,7 @@ def parse_search(description: Description) -> Search:
         names = tuple(name.strip() for name in description.split("+"))
         if not all(names) or len(names) > _MOST:
             raise UsageError(f"search is {description!r}; give a name such as bm25, or 2 to {_MOST} names joined by +")
-        return NamedSearch(names)
+        return DescribedSearch(names)
     one_of = f"one of the keys {', '.join(_KINDS)}"
     if not isinstance(description, Mapping):
         raise UsageError(f"search is {description!r}; give a name such as bm25, or a mapping with {one_of}")
@@ -189,7 +165,12 @@ def parse_search(description: Description) -> Search:
         if key not in description:
             raise UsageError(f"search: {kinds[0]!r} needs {key!r}, too")
     texts = [_text(description[key], f"search.{key}") for key in keys]
-    return FaissSearch(*texts) if kinds[0] == "faiss" else ServerSearch(_url(texts[0], "search.search-r1"))
+    if kinds[0] == "faiss":
+        return DescribedSearch(faiss=texts[0], vectors=texts[1])
+    try:
+        return DescribedSearch(url=JsonServer(texts[0]).url)
+    except UsageError as error:
+        raise UsageError(f"search.search-r1: {error}") from error
 
 
 def _text(value: object, place: str) -> str:
@@ -198,10 +179,3 @@ def _text(value: object, place: str) -> str:
     if not isinstance(text, str) or not text or not text.isprintable():
         raise UsageError(f"{place} is {value!r}; give a line of text")
     return text
-
-
-def _url(url: str, place: str) -> str:
-    try:
-        return JsonServer(url).url
-    except UsageError as error:
-        raise UsageError(f"{place}: {error}") from error

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import http.client
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import Any
 
 import numpy as np
 import orjson
-from numpy.typing import NDArray
 
 from envsuite.core.addresses import address
 from envsuite.core.errors import EnvsuiteError
+from envsuite.core.tools import Tool
 from envsuite.retrieval.documents import Found
 from envsuite.retrieval.vectors import best
 
@@ -30,6 +30,16 @@ _PASSING = (408, 425, 429, 500, 502, 503, 504)
 _LARGEST = 1 << 28
 """Bytes of the longest answer that is read."""
 _HIGHEST = float(np.finfo(np.float32).max)
+_TEXT = {"type": ["string", "null"]}
+_DOCUMENT = {"type": "object", "properties": {"id": {"type": ["string", "integer", "null"]}, "title": _TEXT}}
+_HIT = {
+    "type": "object",
+    "required": ["document", "score"],
+    "properties": {"document": _DOCUMENT, "score": {"type": "number", "minimum": -_HIGHEST, "maximum": _HIGHEST}},
+}
+_RESULT = {"type": "array", "minItems": 1, "maxItems": 1, "items": {"type": "array", "items": _HIT}}
+_ANSWER = Tool("retrieve", "", {"type": "object", "required": ["result"], "properties": {"result": _RESULT}})
+"""The form of an answer to one query."""
 
 
 class ServerError(EnvsuiteError, RuntimeError):
@@ -129,8 +139,8 @@ class SearchR1:
         """
         count = k
         while True:
-            hits = self.retrieve([query], count)[0] if k > 0 else []
-            pairs = [(self._number_of(document), score) for document, score in hits]
+            hits = self._retrieve(query, count) if k > 0 else []
+            pairs = [(self._number_of(hit["document"]), hit["score"]) for hit in hits]
             corpus_pairs = [(number, score) for number, score in pairs if number is not None]
             scores: dict[int, float] = {}
             for number, score in corpus_pairs:
@@ -144,18 +154,16 @@ class SearchR1:
                 f"{self._server.url}/retrieve found {len(hits)} documents, none of which is in the corpus. Is the "
                 "server one of this corpus?"
             )
-        return _rank_pairs(list(scores.items()), k)
+        numbers, values = np.array([*scores], dtype=np.int64), np.array([*scores.values()], dtype=np.float32)
+        return best(numbers, values, max(0, k))
 
-    def retrieve(self, queries: Sequence[str], k: int) -> list[list[tuple[dict[str, Any], float]]]:
-        """Returns documents and scores of each query, as the server gives them. Errors as for :meth:`search`."""
-        answer = self._server.ask("POST", "/retrieve", {"queries": list(queries), "topk": k, "return_scores": True})
-        try:
-            lists = _list(_field(answer, "result"))
-            if len(lists) != len(queries):
-                raise _MalformedAnswer(f"{len(lists)} results for {len(queries)} queries")
-            return [[_document(entry) for entry in _list(row)] for row in lists]
-        except _MalformedAnswer as error:
-            raise ServerError(f"{self._server.url}/retrieve does not answer as Search-R1's server: {error}") from error
+    def _retrieve(self, query: str, k: int) -> list[dict[str, Any]]:
+        """Returns documents and scores, as the server gives them."""
+        answer = self._server.ask("POST", "/retrieve", {"queries": [query], "topk": k, "return_scores": True})
+        if (problem := _ANSWER.problem(answer)) is not None:
+            raise ServerError(f"{self._server.url}/retrieve does not answer as Search-R1's server: {problem[:300]}")
+        hits: list[dict[str, Any]] = answer["result"][0]
+        return hits
 
     def _number_of(self, document: Mapping[str, Any]) -> int | None:
         title = document.get("title")
@@ -164,49 +172,3 @@ class SearchR1:
         keys = [str(document["id"])] if document.get("id") is not None else []
         numbers = (self._number(key) for key in [*keys, str(title)])
         return next((number for number in numbers if number is not None), None)
-
-
-class _MalformedAnswer(ValueError):
-    """A part of an answer that has another form than its protocol says."""
-
-
-def _field(value: object, name: str) -> Any:
-    if not isinstance(value, dict) or name not in value:
-        raise _MalformedAnswer(f"no {name!r} in {_value_excerpt(value)}")
-    return value[name]
-
-
-def _list(value: object) -> list[Any]:
-    if not isinstance(value, list):
-        raise _MalformedAnswer(f"no list but {_value_excerpt(value)}")
-    return value
-
-
-def _score(value: object) -> float:
-    """Returns a score that is a finite number in single precision, too."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _HIGHEST:
-        raise _MalformedAnswer(f"the score {_value_excerpt(value)}")
-    return float(value)
-
-
-def _document(value: object) -> tuple[dict[str, Any], float]:
-    document = _field(value, "document")
-    if not isinstance(document, dict):
-        raise _MalformedAnswer(f"no document but {_value_excerpt(document)}")
-    for name in ("id", "title", "contents"):
-        field_value = document.get(name)
-        if not isinstance(field_value, str | None) and (name != "id" or type(field_value) is not int):
-            raise _MalformedAnswer(f"the {name} {_value_excerpt(field_value)}")
-    return document, _score(_field(value, "score"))
-
-
-def _value_excerpt(value: object) -> str:
-    """Returns the beginning of a part of an answer."""
-    return repr(value)[:80]
-
-
-def _rank_pairs(pairs: Sequence[tuple[int, float]], k: int) -> Found:
-    numbers: NDArray[np.int64] = np.array([number for number, _ in pairs], dtype=np.int64)
-    if len(np.unique(numbers)) < len(numbers):
-        raise _MalformedAnswer("a document twice")
-    return best(numbers, np.array([score for _, score in pairs], dtype=np.float32), max(0, k))

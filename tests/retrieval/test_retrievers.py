@@ -27,10 +27,8 @@ from envsuite.retrieval.corpus_build import build
 from envsuite.retrieval.documents import Document, InMemory
 from envsuite.retrieval.hybrid import Hybrid
 from envsuite.retrieval.retrievers import (
-    FaissSearch,
-    NamedSearch,
+    DescribedSearch,
     SearchCache,
-    ServerSearch,
     parse_search,
     retriever_of,
     vectors_of,
@@ -38,13 +36,13 @@ from envsuite.retrieval.retrievers import (
 from envsuite.retrieval.sentence import SentenceEncoder
 from envsuite.retrieval.servers import JsonServer, SearchR1, ServerError
 
-BM25, DRAWN = NamedSearch(("bm25",)), NamedSearch(("drawn",))
+BM25, DRAWN = DescribedSearch(("bm25",)), DescribedSearch(("drawn",))
 SAME = {
     "bm25": BM25,
     " drawn ": DRAWN,
-    "bm25 + drawn": NamedSearch(("bm25", "drawn")),
-    ' {"faiss": "papers.faiss", "vectors": "drawn"}': FaissSearch("papers.faiss", "drawn"),
-    '{"search-r1": "http://wiki:8000"}': ServerSearch("http://wiki:8000"),
+    "bm25 + drawn": DescribedSearch(("bm25", "drawn")),
+    ' {"faiss": "papers.faiss", "vectors": "drawn"}': DescribedSearch(faiss="papers.faiss", vectors="drawn"),
+    '{"search-r1": "http://wiki:8000"}': DescribedSearch(url="http://wiki:8000"),
 }
 
 

@@ -20,7 +20,7 @@ from envsuite.mathematics.problem import MathProblem
 COUNTS = {"train": 200, "validation": 20, "test": 40}
 """Number of built-in problems of each type."""
 CONTENT = "6f0fd7104b78"
-"""Beginning of the hash of the built-in problems, which ``python -m envsuite.mathematics.tasks`` compares."""
+"""Beginning of the hash of the built-in problems, a part of their version."""
 PUBLISHED = "https://huggingface.co/datasets (BytedTsinghua-SIA/DAPO-Math-17k, HuggingFaceH4/MATH-500, AIME)"
 _SPLIT = re.compile(
     r"(?:(?P<train>train|training|dapo)|(?P<validation>val|valid|validation|dev)|(?P<test>test|aime|math-?500))(?![a-z])"

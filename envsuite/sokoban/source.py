@@ -20,7 +20,7 @@ from envsuite.sokoban.level import SYMBOLS, Level, read_level
 
 LOG = logging.getLogger(__name__)
 BUILTIN = Path(__file__).parent / "levels"
-"""Folder of the built-in levels; ``python -m envsuite.sokoban.tasks --write`` makes it."""
+"""Folder of the built-in levels, which :func:`envsuite.sokoban.tasks.builtin_files` makes."""
 GENERATOR = "sokoban-1"
 """Version of the generator: the same arguments give the same levels."""
 SHARES = {"train": range(80), "validation": range(80, 90), "test": range(90, 100)}

@@ -1,19 +1,12 @@
-"""Task sets: levels and their splits.
-
-``python -m envsuite.sokoban.tasks --write`` makes the built-in levels and publishes their task set as
-``manifests/builtin.json``; without ``--write`` it compares both with the code.
-"""
+"""Task sets: levels and their splits."""
 
 from __future__ import annotations
 
-import argparse
-import sys
 from pathlib import Path
 
 from envsuite.core.caches import made_once
 from envsuite.core.draws import Draw
 from envsuite.core.tasks import TaskSet
-from envsuite.data.files import write_atomically
 from envsuite.sokoban.generate import KIND, LevelKind, generate
 from envsuite.sokoban.level import Level
 from envsuite.sokoban.solver import solve
@@ -22,8 +15,6 @@ from envsuite.sokoban.source import BUILTIN, GENERATOR, SHARES, GeneratedLevels,
 ENV_ID = "Sokoban-v0"
 HORIZON = 15
 """Maximum number of steps of an episode; every built-in level has a solution of at most as many moves."""
-MANIFEST = Path(__file__).parent / "manifests" / "builtin.json"
-"""The published task set of the built-in source."""
 COUNTS = {"train": 400, "validation": 100, "test": 200}
 """Number of built-in levels with one box, and as many with two."""
 PUSHES = {1: (2, 3), 2: (2, 3, 4, 5)}
@@ -94,25 +85,3 @@ def builtin_files() -> dict[str, str]:
 
 def _moves(level: Level) -> int:
     return len(solve(level).moves or ())
-
-
-def main() -> None:
-    """Compares the built-in levels and their published manifest with the code, or writes them."""
-    parser = argparse.ArgumentParser(prog="python -m envsuite.sokoban.tasks", description=main.__doc__)
-    parser.add_argument("--write", action="store_true", help="write levels and manifest instead of comparing")
-    files = builtin_files()
-    if parser.parse_args().write:
-        for name, text in files.items():
-            write_atomically(BUILTIN / name, text.encode())
-        write_atomically(MANIFEST, load("builtin")[1].manifest() + b"\n")
-    same = {path.relative_to(BUILTIN).as_posix(): path.read_text() for path in BUILTIN.rglob("*.txt")} == files
-    _, tasks = load("builtin")
-    same = same and MANIFEST.is_file() and TaskSet.from_manifest(MANIFEST) == tasks
-    counts = ", ".join(f"{name} {len(ids)}" for name, ids in tasks.splits.items())
-    state = "matches the code" if same else "differs from the code: run with --write"
-    sys.stdout.write(f"{MANIFEST.name}: {counts}; hash {tasks.hash[:8]}; {state}\n")
-    sys.exit(0 if same else 1)
-
-
-if __name__ == "__main__":
-    main()

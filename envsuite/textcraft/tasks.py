@@ -1,14 +1,8 @@
-"""Task sets: the goals of a book, and their splits.
-
-The task set of the built-in source is published as ``manifests/builtin.json``; ``python -m envsuite.textcraft.tasks
---write`` regenerates it.
-"""
+"""Task sets: the goals of a book, and their splits."""
 
 from __future__ import annotations
 
-import argparse
 import hashlib
-import sys
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
@@ -24,8 +18,6 @@ from envsuite.textcraft.world import NAMESPACE, RecipeBook
 ENV_ID = "TextCraft-v0"
 HORIZON = 50
 """Maximum number of steps of an episode; a goal that the expert cannot reach in these is not a task."""
-MANIFEST = Path(__file__).parent / "manifests" / "builtin.json"
-"""The published task set of the built-in source."""
 SHARES = {"builtin": (40, 10), "official": (40, 10), "generated": (80, 10)}
 """Percentage of train and of validation in each stratum of depth, by source; the rest is test."""
 
@@ -93,22 +85,3 @@ def task_set(book: RecipeBook, source: str) -> TaskSet:
 
 def _place(name: str) -> str:
     return hashlib.sha256(f"{ENV_ID} {name}".encode()).hexdigest()
-
-
-def main() -> None:
-    """Compares the published manifest with the code, or writes it."""
-    parser = argparse.ArgumentParser(prog="python -m envsuite.textcraft.tasks", description=main.__doc__)
-    parser.add_argument("--write", action="store_true", help="write the manifest instead of comparing")
-    tasks = load("builtin")[1]
-    if parser.parse_args().write:
-        MANIFEST.parent.mkdir(exist_ok=True)
-        MANIFEST.write_bytes(tasks.manifest() + b"\n")
-    same = MANIFEST.is_file() and TaskSet.from_manifest(MANIFEST) == tasks
-    counts = ", ".join(f"{name} {len(ids)}" for name, ids in tasks.splits.items())
-    state = "matches the code" if same else "differs from the code: run with --write"
-    sys.stdout.write(f"{MANIFEST.name}: {counts}; hash {tasks.hash[:8]}; {state}\n")
-    sys.exit(0 if same else 1)
-
-
-if __name__ == "__main__":
-    main()

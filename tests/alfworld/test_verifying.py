@@ -14,13 +14,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from envsuite.alfworld import published as record
 from envsuite.alfworld import verifying
 from envsuite.alfworld.game_file import GAME, TRAJECTORY
-from envsuite.alfworld.published import FILE, published_checksums
+from envsuite.alfworld.source import find_root
 from envsuite.alfworld.tasks import load
-from envsuite.alfworld.verifying import Report, play_game, verify_games
+from envsuite.alfworld.verifying import Report, play_game, published_checksums, verify_games
 from envsuite.cli import main
+from envsuite.data.part import sha256_of
 
 SEEN = {"pick_heat_then_place_in_recep-Potato-None-Fridge-12/trial_T20190908_014451_271080"}
 
@@ -175,18 +175,10 @@ def test_a_changed_byte_of_any_game_gives_findings_and_no_error(builtin, tmp_pat
         verifying.read_game(trial / verifying.GAME)
 
 
-def test_the_record_is_compared_with_games_or_written(games_root, tmp_path, monkeypatch, capsys):
-    def ended(*arguments: str) -> int | str | None:
-        monkeypatch.setattr("sys.argv", ["published", str(games_root), *arguments])
-        with pytest.raises(SystemExit) as end:
-            record.main()
-        return end.value.code
-
-    assert ended() == 0 and "valid_seen 140; matches the folder" in capsys.readouterr().out
-    monkeypatch.setattr(record, "FILE", tmp_path / "published.json")
-    (tmp_path / "published.json").write_bytes(b"{}")
-    assert ended() == 1 and ended("--write") == 0
-    assert (tmp_path / "published.json").read_bytes() == FILE.read_bytes()
+def test_the_published_checksums_are_those_of_the_games(games_root):
+    for split, checksums in published_checksums().items():
+        games = (find_root(games_root) / split).glob(f"*/*/{GAME}")
+        assert {f"{f.parts[-3]}/{f.parts[-2]}": sha256_of(f) for f in games} == dict(checksums)
 
 
 def test_a_game_in_the_words_of_people_is_not_called_unsolvable(whole):

@@ -63,10 +63,7 @@ PACKAGES_OF_OTHERS = {
 """Values of options that another package must supply, or another command, each with the reason."""
 MODULES_OF_OTHERS = {"build": "of another package; tests/installation/test_wheel.py builds with it"}
 """Modules after ``python -m`` that are not tried, each with the reason."""
-QUICK = (
-    re.compile(r"envsuite (--help|envs list|envs tasks .*|data list)$"),
-    re.compile(r"python -m envsuite\.(textcraft|sokoban)\.tasks$"),
-)
+QUICK = (re.compile(r"envsuite (--help|envs list|envs tasks .*|data list)$"),)
 """Commands that are executed."""
 PARSERS = ("parse", "parse_words", "parse_settings")
 """Names under which programs import, or define, what reads their settings."""

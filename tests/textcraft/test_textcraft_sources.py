@@ -13,7 +13,7 @@ from envsuite.textcraft import source
 from envsuite.textcraft.generate import generated_book
 from envsuite.textcraft.planning import plan
 from envsuite.textcraft.source import builtin_book, fold, folder_book
-from envsuite.textcraft.tasks import HORIZON, MANIFEST, load, main
+from envsuite.textcraft.tasks import HORIZON, load
 from envsuite.textcraft.world import NAMESPACE, Crafting, CraftRecipe, Ingredient, RecipeBook
 
 OAK_PLANKS = {
@@ -143,21 +143,6 @@ def test_a_folder_that_is_missing_or_has_no_recipes_is_named(tmp_path, monkeypat
     ):
         with pytest.raises(DataError, match=said):
             load(source_)
-
-
-def test_the_command_compares_the_published_manifest_with_the_code_or_writes_it(monkeypatch, capsys, tmp_path):
-    def said(*arguments: str) -> tuple[int | str | None, str]:
-        monkeypatch.setattr("sys.argv", ["tasks", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return ended.value.code, capsys.readouterr().out
-
-    code, line = said()
-    assert code == 0 and "test 2" in line and line.endswith("; matches the code\n")
-    other = tmp_path / "new" / MANIFEST.name
-    monkeypatch.setattr("envsuite.textcraft.tasks.MANIFEST", other)
-    assert said()[0] == 1 and not other.exists()
-    assert said("--write")[0] == 0 and other.read_bytes() == MANIFEST.read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -8,17 +8,11 @@ from typing import Any
 
 import orjson
 
+from envsuite.alfworld import families
 from envsuite.core.errors import DataError, unknown
 from envsuite.data.files import file_errors
 
-FAMILIES = (
-    "look_at_obj_in_light",
-    "pick_and_place_simple",
-    "pick_clean_then_place_in_recep",
-    "pick_cool_then_place_in_recep",
-    "pick_heat_then_place_in_recep",
-    "pick_two_obj_and_place",
-)
+FAMILIES = tuple(sorted(family.name for family in families.FAMILIES))
 """The families of tasks: ALFRED's, except those with sliced objects or movable receptacles."""
 GAME = "game.tw-pddl"
 TRAJECTORY = "traj_data.json"

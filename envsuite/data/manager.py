@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +18,7 @@ from envsuite.data.catalog import DataSet, RemoteFile, Unpack
 from envsuite.data.connection import Patience
 from envsuite.data.download import download
 from envsuite.data.files import file_errors
+from envsuite.data.locks import hold_lock, try_locked
 from envsuite.data.part import PartFile, sha256_of, shape_trouble
 from envsuite.data.places import WRITABLE, data_root
 from envsuite.data.progress import ProgressReceiver, SilentProgress
@@ -90,7 +90,9 @@ def fetch(
     folder = (root if root is not None else data_root()) / data.folder
     with file_errors(folder, "written", WRITABLE):
         folder.mkdir(parents=True, exist_ok=True)
-        with _alone(folder, patience, progress):
+        if (lock := try_locked(folder / ".lock")) is None:
+            progress.note(f"{folder}: another process is fetching into it; waiting until it has finished")
+        with lock or hold_lock(folder / ".lock"):
             if state(data, root).state == "complete":
                 progress.note(f"{data.name}: there already; checking it")
                 if not verify(data, root).damages:
@@ -187,25 +189,6 @@ def _unpack_archive(
         aside = archive.with_name(f"{archive.name}.bad")
         os.replace(archive, aside)
         raise DataError(f"{error}. It is {aside} now, and will be fetched again") from error
-
-
-@contextlib.contextmanager
-def _alone(folder: Path, patience: Patience, progress: ProgressReceiver) -> Iterator[None]:
-    """Holds the folder's lock, which the end of the process releases in any case."""
-    import fcntl  # missing on Windows, where everything else works
-
-    with (folder / ".lock").open("ab") as lock:
-        has_noted = False
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if not has_noted:
-                    progress.note(f"{folder}: another process is fetching into it; waiting until it has finished")
-                    has_noted = True
-                patience.sleep(0.5)
-        yield
 
 
 def verify(data: DataSet, root: Path | None = None) -> Verification:

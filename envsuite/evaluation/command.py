@@ -19,6 +19,7 @@ import orjson
 from envsuite.core.errors import DataError, UsageError, require_extra
 from envsuite.core.naming import resolve_id
 from envsuite.core.settings import read_json, read_option
+from envsuite.evaluation.demonstrations.arguments import add_source
 from envsuite.evaluation.evaluate import EvaluationOutcome, Machinery, evaluate
 from envsuite.evaluation.progress import EvaluationDisplay, Notes
 from envsuite.evaluation.prompting import EXAMPLES as DEMONSTRATIONS
@@ -73,11 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add("--sample", type=int, metavar="N", help="only N tasks, the same ones everywhere (default: all of the split)")
     add("--types", nargs="+", action="extend", metavar="TYPE", help="only tasks of these types, or with these ids")
-    add("--source", help="source of the tasks: builtin, generated, official or a path")
-    add(
-        "--option", action="append", default=[], metavar="K=V",
-        help="argument of gymnasium.make, its value as JSON or text; may be repeated",
-    )  # fmt: skip
+    add_source(parser)
     add("--steps", type=int, help="most steps of an episode (default: the environment's horizon)")
     add(
         "--workers", type=int, default=max(1, (os.cpu_count() or 1) - 1),

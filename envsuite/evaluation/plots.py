@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from envsuite.evaluation.writers import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's palette: distinguishable with every common kind of colour blindness."""
@@ -23,8 +25,6 @@ MARKERS = "osD^vPX"
 SUFFIXES = (".png", ".pdf", ".svg")
 _STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
-    "font.size": 9,
-    "axes.titlesize": 10,
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
     "axes.spines.top": False,
@@ -33,6 +33,7 @@ _STYLE: dict[Any, Any] = {
     "axes.axisbelow": True,
     "axes.edgecolor": "#555555",
     "grid.color": "#E4E4E4",
+    "legend.frameon": False,
     "text.parse_math": False,  # names may hold dollar signs
 }
 _PERCENT_TICKS = (0.0, 0.25, 0.5, 0.75, 1.0), ("0 %", "25 %", "50 %", "75 %", "100 %")
@@ -56,26 +57,42 @@ def draw_comparison(rows: Sequence[TableRow], path: Path) -> None:
     """
     if path.suffix.lower() not in SUFFIXES:
         raise UsageError(f"{path}: the name of a plot ends with {', '.join(SUFFIXES)}")
+    splits = list(dict.fromkeys((row.env_id, row.split) for row in rows))
+    policies = list(dict.fromkeys(row.policy for row in rows))
+    most = max(sum((row.env_id, row.split) == split for row in rows) for split in splits)
+    with figure(path, 9.5, len(splits) * (1.5 + 0.32 * max(most, 3)), size=9) as chart:
+        for split, (success_axes, cost_axes) in zip(splits, chart.subplots(len(splits), 2, squeeze=False), strict=True):
+            own = [row for row in rows if (row.env_id, row.split) == split]
+            _draw_success(success_axes, own, policies, f"{split[0]}, {split[1]}")
+            _draw_cost(cost_axes, own, policies)
+
+
+@contextmanager
+def figure(path: Path, width: float, height: float, size: float = 10) -> Iterator[Figure]:
+    """Yields a figure that is written to ``path`` at the end of the block.
+
+    Args:
+        path: A file whose name ends in one of :data:`SUFFIXES`.
+        width: Inches.
+        height: Inches.
+        size: Size of the text in points.
+
+    Raises:
+        DataError: The file cannot be written.
+        MissingExtra: matplotlib is not installed.
+    """
     with require_extra("plots need matplotlib", "plots"):
         import matplotlib as mpl
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
-    splits = list(dict.fromkeys((row.env_id, row.split) for row in rows))
-    policies = list(dict.fromkeys(row.policy for row in rows))
-    most = max(sum((row.env_id, row.split) == split for row in rows) for split in splits)
-    with mpl.rc_context(_STYLE), warnings.catch_warnings():
+    with mpl.rc_context({**_STYLE, "font.size": size, "axes.titlesize": size + 1}), warnings.catch_warnings():
         # Characters that the font lacks are drawn as boxes.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        figure = Figure(figsize=(9.5, len(splits) * (1.5 + 0.32 * max(most, 3))), layout="constrained")
-        FigureCanvasAgg(figure)
-        for split, (success_axes, cost_axes) in zip(
-            splits, figure.subplots(len(splits), 2, squeeze=False), strict=True
-        ):
-            own = [row for row in rows if (row.env_id, row.split) == split]
-            _draw_success(success_axes, own, policies, f"{split[0]}, {split[1]}")
-            _draw_cost(cost_axes, own, policies)
+        chart = Figure(figsize=(width, height), layout="constrained")
+        FigureCanvasAgg(chart)
+        yield chart
         content = BytesIO()
-        figure.savefig(content, format=path.suffix[1:].lower(), facecolor="white", dpi=160)
+        chart.savefig(content, format=path.suffix[1:].lower(), facecolor="white", dpi=160)
     write_file(path, content.getvalue())
 
 

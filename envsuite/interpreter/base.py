@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -62,7 +63,11 @@ class CodeResult:
 class InterpreterSession(ABC):
     """One interpreter state: what a call defines, later calls see. A context manager that closes it."""
 
-    @abstractmethod
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._number = 0
+        self._closed = False
+
     def run(self, code: str) -> CodeResult:
         """Runs ``code`` as a notebook runs a cell: the value of a last expression is printed.
 
@@ -73,6 +78,16 @@ class InterpreterSession(ABC):
             UsageError: The session is closed.
             WorkerLost: The sandbox itself failed, not the code.
         """
+        if (refusal := unfit(code)) is not None:
+            return refusal
+        with self._lock:
+            if self._closed:
+                raise UsageError("the session is closed; open another one")
+            return self._run(code)
+
+    @abstractmethod
+    def _run(self, code: str) -> CodeResult:
+        """Runs code that fits, in a session that is open; one call at a time."""
 
     @abstractmethod
     def close(self) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from envsuite.core.errors import UsageError, WorkerLost
-from envsuite.interpreter.base import STATUSES, CodeResult, Interpreter, InterpreterSession, Limits, unfit
+from envsuite.interpreter.base import STATUSES, CodeResult, Interpreter, InterpreterSession, Limits
 from envsuite.interpreter.inside.launch import LAUNCH
 from envsuite.interpreter.inside.root import SandboxFiles
 from envsuite.interpreter.inside.wire import GarbledMessage, receive, send
@@ -210,30 +210,22 @@ class LocalSession(InterpreterSession):
     """
 
     def __init__(self, interpreter: LocalInterpreter) -> None:
+        super().__init__()
         self._interpreter = interpreter
-        self._lock = threading.Lock()
         self._owner = os.getpid()
-        self._number = 0
-        self._closed = False
         self._socket: socket.socket | None = interpreter.connect()
 
-    def run(self, code: str) -> CodeResult:
-        """Runs ``code``; see :meth:`envsuite.interpreter.InterpreterSession.run`."""
-        if (refusal := unfit(code)) is not None:
-            return refusal
-        with self._lock:
+    def _run(self, code: str) -> CodeResult:
+        if self._socket is None:
+            self._socket = self._interpreter.connect()
+        self._number += 1
+        try:
+            return self._call(self._socket, code)
+        except (EOFError, OSError, GarbledMessage) as error:
+            self._drop()
             if self._closed:
-                raise UsageError("the session is closed; open another one")
-            if self._socket is None:
-                self._socket = self._interpreter.connect()
-            self._number += 1
-            try:
-                return self._call(self._socket, code)
-            except (EOFError, OSError, GarbledMessage) as error:
-                self._drop()
-                if self._closed:
-                    raise UsageError("the session was closed during the call") from error
-                raise WorkerLost(f"interpreter {self._interpreter.name!r}: a session was lost ({error!r})") from error
+                raise UsageError("the session was closed during the call") from error
+            raise WorkerLost(f"interpreter {self._interpreter.name!r}: a session was lost ({error!r})") from error
 
     def _call(self, channel: socket.socket, code: str) -> CodeResult:
         limits = self._interpreter.limits

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import secrets
-import threading
 from typing import Any
 
 from envsuite.core.errors import UsageError, WorkerLost
-from envsuite.interpreter.base import STATUSES, CodeResult, Interpreter, InterpreterSession, Limits, unfit
+from envsuite.interpreter.base import STATUSES, CodeResult, Interpreter, InterpreterSession, Limits
 from envsuite.remote.transport import RequestRefused, ServerUnreachable, server
 
 LOST = ("unknown-session", "session-ended", "session-lost")
@@ -66,36 +65,25 @@ class ServerSession(InterpreterSession):
     """
 
     def __init__(self, interpreter: ServerInterpreter) -> None:
+        super().__init__()
         self._interpreter = interpreter
-        self._lock = threading.Lock()
-        self._closed = False
-        self._number = 0
         self._name: str | None = self._begin()
 
-    def run(self, code: str) -> CodeResult:
-        """Runs ``code``; see :meth:`envsuite.interpreter.InterpreterSession.run`."""
-        if (refusal := unfit(code)) is not None:
-            return refusal
-        with self._lock:
-            if self._closed:
-                raise UsageError("the session is closed; open another one")
-            if self._name is None:
-                self._name = self._begin()
-            self._number += 1
-            try:
-                path = f"/v1/sessions/{self._name}/run"
-                answer = self._interpreter.ask("POST", path, {"number": self._number, "code": code})
-            except RequestRefused as problem:
-                self._name = None
-                if problem.kind in LOST:
-                    raise WorkerLost(f"{self._interpreter.name}: {problem.detail}") from None
-                raise problem.local_error() from None
-            except WorkerLost:
-                self._name = None
-                raise
-        return self._result(answer)
-
-    def _result(self, answer: dict[str, Any]) -> CodeResult:
+    def _run(self, code: str) -> CodeResult:
+        if self._name is None:
+            self._name = self._begin()
+        self._number += 1
+        try:
+            path = f"/v1/sessions/{self._name}/run"
+            answer = self._interpreter.ask("POST", path, {"number": self._number, "code": code})
+        except RequestRefused as problem:
+            self._name = None
+            if problem.kind in LOST:
+                raise WorkerLost(f"{self._interpreter.name}: {problem.detail}") from None
+            raise problem.local_error() from None
+        except WorkerLost:
+            self._name = None
+            raise
         output, stdout, stderr = self._interpreter.limits.output, answer.get("stdout"), answer.get("stderr")
         status = answer.get("status")
         if not isinstance(stdout, str) or not isinstance(stderr, str) or status not in STATUSES:

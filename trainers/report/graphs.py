@@ -12,9 +12,10 @@ from typing import Any, Literal
 import numpy as np
 from matplotlib.patches import FancyArrowPatch
 
+from envsuite.evaluation.plots import figure
 from trainers.credit.graph import StateGraph
 from trainers.report.pack import PackedEpisodes, compress
-from trainers.report.plots import BLUE, GREEN, GREY, ORANGE, figure
+from trainers.report.plots import BLUE, GREEN, GREY, ORANGE
 from trainers.steps import Ragged, StepTable
 from trainers.steps.columns import NEXT_STATE, SUCCESS
 from trainers.steps.parquet import StepKey, read_table

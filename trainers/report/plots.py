@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from envsuite.evaluation.plots import figure
 from trainers.report.metrics import is_share
 from trainers.report.run import PARTS, PHASE_COLOURS, RunData, moving_mean, window_of
 from trainers.report.stats import EvalResult, by_stratum, comparison
@@ -28,23 +22,6 @@ PANELS = {
     "speed": ("time/rollout", "time/update", "time/total", "rate/tokens"),
 }
 """Metrics of each figure of small multiples."""
-
-_STYLE: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#E4E4E4",
-    "grid.linewidth": 0.8,
-    "axes.edgecolor": "#555555",
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "legend.frameon": False,
-    "text.parse_math": False,  # names may hold dollar signs
-    "figure.dpi": 160,
-    "savefig.dpi": 160,
-}
 
 
 def write_plots(run: RunData) -> list[Path]:
@@ -76,26 +53,6 @@ def write_plots(run: RunData) -> list[Path]:
             _before_after(before, after, chart.subplots())
         files.append(path)
     return files
-
-
-@contextmanager
-def figure(path: Path, width: float, height: float, size: float = 10) -> Iterator[Figure]:
-    """Yields a figure that is written to ``path`` at the end of the block.
-
-    Args:
-        path: The file; its suffix determines the format.
-        width: Width in inches.
-        height: Height in inches.
-        size: Size of the text in points; titles are one larger.
-    """
-    with mpl.rc_context({**_STYLE, "font.size": size, "axes.titlesize": size + 1}):
-        chart = Figure(figsize=(width, height), layout="constrained")
-        FigureCanvasAgg(chart)
-        yield chart
-        with warnings.catch_warnings():
-            # Characters that the font lacks are drawn as boxes; not worth a warning in the middle of a run.
-            warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-            chart.savefig(path, facecolor="white")
 
 
 def _success(run: RunData, axis: Axes) -> None:

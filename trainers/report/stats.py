@@ -12,7 +12,7 @@ from rich.text import Text
 
 from envsuite.core.errors import DataError
 from envsuite.evaluation.groups import natural
-from envsuite.evaluation.sheets import Cell, Name, Sheet
+from envsuite.evaluation.sheets import DASH, Cell, Name, Sheet, rate
 from envsuite.evaluation.statistics import clustered_wilson
 from envsuite.playing.step import Episode
 
@@ -217,22 +217,15 @@ def by_stratum(results: Sequence[EvalResult]) -> list[tuple[str, int, list[Strat
     return rows
 
 
-def percent(value: float) -> str:
-    """Formats ``0.634`` as ``63.4``."""
-    return f"{100 * value:.1f}"
-
-
 def interval(stratum: StratumResult | None) -> str:
     """Formats success rate and 95 % interval in percent, as ``63.4 [57.3, 69.1]``; a dash without a result."""
-    if stratum is None:
-        return "–"  # noqa: RUF001
-    return f"{percent(stratum.success)} [{percent(stratum.low)}, {percent(stratum.high)}]"
+    return DASH if stratum is None else rate(stratum.success, stratum.low, stratum.high, None)
 
 
 def difference(before: StratumResult | None, after: StratumResult | None) -> str:
     """Formats the change of the success rate in percentage points, with ``*`` if the intervals are disjoint."""
     if before is None or after is None:
-        return "–"  # noqa: RUF001
+        return DASH
     apart = "*" if before.high < after.low or after.high < before.low else ""
     return f"{100 * (after.success - before.success):+.1f}{apart}"
 

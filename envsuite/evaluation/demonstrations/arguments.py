@@ -11,8 +11,13 @@ from envsuite.core.settings import read_option
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options that say where tasks come from, and how the environment is made."""
     parser.add_argument("--split", default="train", help="the split of the tasks (default: %(default)s)")
+    add_source(parser)
+
+
+def add_source(parser: argparse.ArgumentParser, default: str = "the environment's own") -> None:
+    """Adds the options that say how the environment is made, its split aside."""
     parser.add_argument(
-        "--source", help="source of the tasks: builtin, generated, official or a path (default: the environment's own)"
+        "--source", help=f"source of the tasks: builtin, generated, official or a path (default: {default})"
     )
     parser.add_argument(
         "--option", action="append", default=[], metavar="NAME=VALUE",

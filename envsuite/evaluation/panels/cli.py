@@ -20,6 +20,7 @@ from envsuite.core.listing import env_class
 from envsuite.core.naming import resolve_id
 from envsuite.core.registration import ENVIRONMENTS
 from envsuite.core.settings import read_option
+from envsuite.evaluation.demonstrations.arguments import add_source
 from envsuite.evaluation.panels.computing import panel_of
 from envsuite.evaluation.panels.exports import TARGETS, export
 from envsuite.evaluation.panels.files import read_panel, shipped_panel, shipped_splits, write_content
@@ -120,21 +121,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     file_help = "as envsuite envs panels export --for json writes it"
     verify_parser.add_argument("file", type=Path, metavar="FILE", help=file_help)
-    _add_source(verify_parser, "default: the source that the panel names")
+    add_source(verify_parser, "the source that the panel names")
 
 
 def _add_panel(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("env_id", metavar="ID", help=f"environment: {', '.join(ENVIRONMENTS)}")
     parser.add_argument("split", metavar="SPLIT", help="e.g. test")
-    _add_source(parser, "default: the built-in tasks, as the package lists them")
-
-
-def _add_source(parser: argparse.ArgumentParser, default: str) -> None:
-    parser.add_argument("--source", help=f"builtin, official, generated, or a path; {default}")
-    parser.add_argument(
-        "--option", action="append", default=[], metavar="NAME=VALUE",
-        help="an argument of the environment, its value in JSON or as text; may be repeated",
-    )  # fmt: skip
+    add_source(parser, "the built-in tasks, as the package lists them")
 
 
 def run(arguments: argparse.Namespace) -> int:

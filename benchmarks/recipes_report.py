@@ -18,10 +18,12 @@ from numpy.typing import NDArray
 from benchmarks.recipes_rows import Row
 from benchmarks.tables import Table
 from envsuite.core.errors import DataError, UsageError
+from envsuite.evaluation.plots import figure
+from envsuite.evaluation.sheets import percent
 from envsuite.evaluation.statistics import wilson
 from trainers.report.metrics import read_metrics
-from trainers.report.plots import BLUE, GREY, figure
-from trainers.report.stats import EvalResult, percent
+from trainers.report.plots import BLUE, GREY
+from trainers.report.stats import EvalResult
 
 EVALUATION = "evaluation.json"
 BASE = "base"

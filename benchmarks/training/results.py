@@ -16,7 +16,7 @@ from benchmarks.tables import markdown_table
 from benchmarks.training.rows import DENSE_SHARE
 from envsuite.core.errors import DataError
 from envsuite.data.files import write_atomically
-from trainers.report.plots import figure
+from envsuite.evaluation.plots import figure
 
 KEY = ("model", "budget", "env", "memory", "turns", "group", "groups", "template", "way", "round")
 """Fields that identify a measurement."""

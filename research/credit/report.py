@@ -12,6 +12,7 @@ from scipy import stats
 
 from benchmarks.tables import Table
 from envsuite.core.errors import UsageError
+from envsuite.evaluation.plots import figure
 from envsuite.evaluation.statistics.paired import holm
 from research.credit import board, lookup, second
 from research.credit.arms import ARMS, CEILING, MAPPED, REFERENCE
@@ -21,7 +22,7 @@ from research.credit.results import Areas, Result, areas, difference
 from research.credit.stages import REGISTERED, Hypothesis, Registration, chosen, registration
 from research.credit.tabular import SHARES, pairs
 from trainers.credit.map import load
-from trainers.report.plots import BLUE, GREY, ORANGE, figure
+from trainers.report.plots import BLUE, GREY, ORANGE
 
 
 def _points(one: Difference) -> str:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
+from envsuite.evaluation.plots import figure
 from research.fleet.outcome import GENERATING, Outcome
 from research.fleet.scenario import Scenario
-from trainers.report.plots import BLUE, GREEN, GREY, ORANGE, figure
+from trainers.report.plots import BLUE, GREEN, GREY, ORANGE
 
 COLOURS = {
     GENERATING: BLUE,

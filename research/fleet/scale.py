@@ -12,13 +12,13 @@ import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from envsuite.evaluation.plots import figure
 from research.fleet.__main__ import FLEET
 from research.fleet.constants import SHIPPED, Constants
 from research.fleet.figure import stacked
 from research.fleet.model import Failures
 from research.fleet.outcome import GENERATING, Outcome
 from research.fleet.scenario import Scenario, scenario_of
-from trainers.report.plots import figure
 from trainers.run.cli import parse
 
 FLEETS = {8: "8xH100", 64: "8x8xH100", 1024: "128x8xH100"}

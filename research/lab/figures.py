@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator, PercentFormatter
 
+from envsuite.evaluation.plots import figure
 from research.lab.methods import methods
 from research.lab.tables import Record, distinct, estimate, places, select
-from trainers.report.plots import figure
 
 # Okabe and Ito's palette; line style and marker distinguish what colour cannot.
 LineStyle = Literal["-", "--", "-.", ":"]

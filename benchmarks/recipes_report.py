@@ -19,7 +19,7 @@ from benchmarks.recipes_rows import Row
 from benchmarks.tables import Table
 from envsuite.core.errors import DataError, UsageError
 from envsuite.evaluation.plots import figure
-from envsuite.evaluation.sheets import percent
+from envsuite.evaluation.sheets import percent, rate
 from envsuite.evaluation.statistics import wilson
 from trainers.report.metrics import read_metrics
 from trainers.report.plots import BLUE, GREY
@@ -120,7 +120,6 @@ def write_report(out: Path, rows: Sequence[Row], picture: Path) -> list[Path]:
     table = make_table(runs, [evaluation(path) for path in finished(out / BASE).values()])
     (out / "recipes.md").write_text(table.markdown(), encoding="utf-8")
     (out / "recipes.tex").write_text(table.latex(), encoding="utf-8")
-    picture.parent.mkdir(parents=True, exist_ok=True)
     down = math.ceil(len(runs) / COLUMNS)
     with figure(picture, 2.3 * COLUMNS, 1.75 * down + 0.5, size=8) as drawn:
         _panels(runs, drawn, down)
@@ -151,8 +150,7 @@ _NONE = "–"  # noqa: RUF001
 def _success(results: Sequence[EvalResult]) -> tuple[str, str, str]:
     """Number of seeds, success with its interval, least and greatest of the seeds."""
     shares = [result.all.success for result in results]
-    _, low, high = _pooled(results)
-    pooled = f"{percent(float(np.mean(shares)))} [{percent(low)}, {percent(high)}]"
+    pooled = rate(float(np.mean(shares)), *_pooled(results)[1:], None)
     return str(len(results)), pooled, f"{percent(min(shares))}, {percent(max(shares))}"
 
 

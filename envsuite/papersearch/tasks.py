@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from envsuite.core.errors import DataError
 from envsuite.core.tasks import TaskSet
@@ -13,20 +11,20 @@ from envsuite.papersearch.literature import Literature
 from envsuite.papersearch.question import CorpusQuery
 from envsuite.papersearch.source import official_source
 from envsuite.papersearch.world import PaperLibrary
+from envsuite.retrieval.collection import Collection
 from envsuite.retrieval.corpus import Corpus
 from envsuite.retrieval.corpus_build import OPEN, ensure_corpus, open_generated
-from envsuite.retrieval.retrievers import SearchCache
 
 ENV_ID = "PaperSearch-v0"
 TEAM_ID = "PaperSearchTeam-v0"
 HORIZON = 5
 """Maximum number of steps of an episode; a team has twice as many."""
-SPLITS = ("train", "validation", "test")
+_FIELDS = {"id": str, "text": str, "gold": list, "date": int, "kind": str}
 _QUESTIONS = 1_024
 """Queries whose gold papers a process remembers."""
 
 
-class PaperCollection:
+class PaperCollection(Collection[PaperLibrary]):
     """A corpus with its queries.
 
     Args:
@@ -38,29 +36,10 @@ class PaperCollection:
     """
 
     def __init__(self, corpus: Corpus, source: str) -> None:
-        self.corpus = corpus
-        self.library = PaperLibrary(corpus)
-        self.searched_by = SearchCache(corpus, self.library, PaperLibrary)
-        self._tasks: dict[str, Mapping[str, Any]] = {}
-        splits: dict[str, list[str]] = {split: [] for split in SPLITS}
-        for place, task in enumerate(corpus.tasks()):
-            if not _is_query(task):
-                raise DataError(
-                    f"{corpus.path}: its task {place} is not a query on papers (needs id, text, gold, date, kind, "
-                    "split); build a corpus of papers with queries: envsuite data build papers --help"
-                )
-            self._tasks[task["id"]] = task
-            splits[task["split"]].append(task["id"])
-        if not self._tasks:
-            raise DataError(f"{corpus.path}: has no queries; build it with some: envsuite data build papers --help")
+        super().__init__(corpus, PaperLibrary, _FIELDS, ("query on papers", "queries"), "papers")
         types = {task_id: task["kind"] for task_id, task in self._tasks.items()}
-        ids = {split: tuple(task_ids) for split, task_ids in splits.items()}
-        self.task_set = TaskSet(ENV_ID, source, corpus.digest[:16], ids, types)
+        self.task_set = TaskSet(ENV_ID, source, corpus.digest[:16], self._ids, types)
         self.question = lru_cache(maxsize=_QUESTIONS)(self._question)
-
-    def task(self, task_id: str) -> Mapping[str, Any]:
-        """Returns a query as the corpus has it."""
-        return self._tasks[task_id]
 
     def _question(self, task_id: str) -> CorpusQuery:
         """Returns a query with the numbers of its gold papers.
@@ -105,8 +84,3 @@ def _generate_collection(papers: int, corpus_seed: int) -> PaperCollection:
 @lru_cache(maxsize=OPEN)
 def _open_collection(path: Path) -> PaperCollection:
     return PaperCollection(Corpus(path), "official")
-
-
-def _is_query(task: Mapping[str, Any]) -> bool:
-    kinds = {"id": str, "text": str, "gold": list, "date": int, "kind": str, "split": str}
-    return all(isinstance(task.get(name), kind) for name, kind in kinds.items()) and task["split"] in SPLITS

@@ -6,9 +6,10 @@ import argparse
 from pathlib import Path
 
 from envsuite.retrieval import build_command
+from envsuite.retrieval.collection import SPLITS
 from envsuite.retrieval.documents import Source
 from envsuite.searchqa.encyclopaedia import Encyclopaedia
-from envsuite.searchqa.source import SPLITS, QuestionFiles
+from envsuite.searchqa.source import QuestionFiles
 
 HELP = "a corpus for SearchQA-v0: pages, index and questions in one file"
 EXAMPLES = """examples:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from envsuite.core.errors import DataError, unknown
+from envsuite.retrieval.collection import SPLITS
 from envsuite.retrieval.documents import Document, DocumentProblems
 from envsuite.searchqa.layouts import TWO_WIKI, FileQuestion, read_question
 from envsuite.searchqa.passages import Passage, PassageKeys, line, open_file, passages, rows
 
-SPLITS = ("train", "validation", "test")
 VERSION = 2
 """Version of the reading: increased where the same files give other pages or tasks."""
 SAME_ID = "a question with the id of another one (left out)"

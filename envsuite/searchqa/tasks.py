@@ -11,11 +11,11 @@ from typing import Any
 from envsuite.core.errors import DataError
 from envsuite.core.tasks import TaskSet
 from envsuite.data.places import data_root
+from envsuite.retrieval.collection import Collection
 from envsuite.retrieval.corpus import Corpus
 from envsuite.retrieval.corpus_build import OPEN, ensure_corpus, open_generated
-from envsuite.retrieval.retrievers import SearchCache
 from envsuite.searchqa.encyclopaedia import DATA_SET, Encyclopaedia
-from envsuite.searchqa.source import SPLITS, question_files
+from envsuite.searchqa.source import question_files
 from envsuite.searchqa.world import PageLibrary, SearchedQuestion
 
 LOG = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ HORIZON = 5
 _FIELDS = {"id": str, "text": str, "answers": list, "support": list, "kind": str, "hops": int, "data_set": str}
 
 
-class QACollection:
+class QACollection(Collection[PageLibrary]):
     """A corpus with its questions.
 
     Args:
@@ -37,38 +37,19 @@ class QACollection:
     """
 
     def __init__(self, corpus: Corpus) -> None:
-        self.corpus = corpus
-        self.library = PageLibrary(corpus)
-        self.searched_by = SearchCache(corpus, self.library, PageLibrary)
-        self._tasks: dict[str, Mapping[str, Any]] = {}
-        splits: dict[str, list[str]] = {split: [] for split in SPLITS}
-        for place, task in enumerate(corpus.tasks()):
-            if not _is_question(task):
-                raise DataError(
-                    f"{corpus.path}: its task {place} is not a question (needs {', '.join(_FIELDS)} and split); build "
-                    "a corpus of pages with questions"
-                )
-            self._tasks[task["id"]] = task
-            splits[task["split"]].append(task["id"])
-        if not self._tasks:
-            raise DataError(f"{corpus.path}: has no questions; build it with some")
+        super().__init__(corpus, PageLibrary, _FIELDS, ("question", "questions"), "questions")
         builtin_flags = {task["data_set"] == DATA_SET for task in self._tasks.values()}
         if len(builtin_flags) > 1:
             raise DataError(f"{corpus.path}: has generated questions among published ones")
         self.may_have_none = not all(task.get("answerable", True) for task in self._tasks.values())
         """Whether there are questions that cannot be answered."""
-        ids = {split: tuple(task_ids) for split, task_ids in splits.items()}
         types = {task_id: task_type(task) for task_id, task in self._tasks.items()}
         self.problems = "; ".join(f"{kind}: {number:,}" for kind, number in corpus.problems.items())
         """Kinds of problems in its files, with their numbers; empty without any. They are logged, too."""
         if self.problems:
             LOG.warning("%s: %s", corpus.source, self.problems)
         source = "builtin" if builtin_flags == {True} else "official"
-        self.task_set = TaskSet(ENV_ID, source, corpus.digest[:16], ids, types)
-
-    def task(self, task_id: str) -> Mapping[str, Any]:
-        """Returns a question as the corpus has it."""
-        return self._tasks[task_id]
+        self.task_set = TaskSet(ENV_ID, source, corpus.digest[:16], self._ids, types)
 
     def question(self, task_id: str) -> SearchedQuestion:
         """Returns a question."""
@@ -116,7 +97,3 @@ def _generate_collection(entities: int, questions: int, corpus_seed: int) -> QAC
 @lru_cache(maxsize=OPEN)
 def _open_collection(path: Path) -> QACollection:
     return QACollection(Corpus(path))
-
-
-def _is_question(task: Mapping[str, Any]) -> bool:
-    return all(isinstance(task.get(name), kind) for name, kind in _FIELDS.items()) and task.get("split") in SPLITS

@@ -32,8 +32,6 @@ from envsuite.installation.probes import module, try_imports
 OLDEST_PYTHON = (3, 11)
 HIDDEN_EXTRAS = ("dev",)
 _MODULES = {"pillow": "PIL", "pyyaml": "yaml"}
-_SAME_MODULE = (("openenv", "openenv-core"),)
-"""Distributions that install the same module: the one installed last wins, and removing either breaks the other."""
 
 
 def python_itself() -> list[InstallationCheck]:
@@ -66,7 +64,7 @@ def packages() -> list[InstallationCheck]:
     }
     checks = [_extra(extra, group, by_extra[extra]) for extra, group in dependencies.items()]
     quickstart_needs = [d for extra in ("", "train") for d in dependencies.get(extra, ()) if d.fits]
-    return [*checks, *_imports(list(dict.fromkeys(d.requirement.name for d in quickstart_needs))), *_same_modules()]
+    return [*checks, *_imports(list(dict.fromkeys(d.requirement.name for d in quickstart_needs)))]
 
 
 def _extra(extra: str, dependencies: list[Dependency], direct: Sequence[Requirement]) -> InstallationCheck:
@@ -102,16 +100,6 @@ def _imports(names: list[str]) -> list[InstallationCheck]:
             mend = f"pip install --force-reinstall --no-deps '{modules[imports]}=={version_of(modules[imports])}'"
             finding = f"installed, but cannot be imported: {why}"
             checks.append(InstallationCheck("packages", modules[imports], "broken", finding, mend, True))
-    return checks
-
-
-def _same_modules() -> list[InstallationCheck]:
-    checks = []
-    for pair in _SAME_MODULE:
-        if all(version_of(name) for name in pair):
-            finding = f"{' and '.join(pair)} are both installed and overwrite each other's files"
-            mend = f"pip uninstall -y {' '.join(pair)} && pip install {pair[0]}"
-            checks.append(InstallationCheck("packages", pair[0], "warning", finding, mend))
     return checks
 
 

@@ -13,6 +13,7 @@ import gymnasium
 from envsuite.core.boundary import boundary
 from envsuite.core.env import Observation, StepInfo
 from envsuite.core.errors import UsageError
+from envsuite.core.registration import ENVIRONMENTS
 from envsuite.core.tools import Action, Tool, UnparsedAction
 
 if TYPE_CHECKING:
@@ -139,6 +140,8 @@ class Vector(ABC):
         self.deadline = deadline
         self.snapshots = snapshots
         self.factories = tuple(factories)
+        quick = {spec.id for spec in ENVIRONMENTS.values() if spec.inline}
+        self._quick = [factory.env_id in quick for factory in self.factories]
         self.slots = slots
         self._called: dict[int, str] = {}
         self._live: set[int] = set()

@@ -11,7 +11,6 @@ from types import FrameType
 
 from envsuite.core.boundary import Overdue
 from envsuite.core.errors import UsageError
-from envsuite.core.registration import ENVIRONMENTS
 from envsuite.core.tools import Action
 from envsuite.vector.base import Description, EnvFactory, Vector, VectorEvent, VectorSnapshot, Wait, failure
 from envsuite.vector.runner import CallRunner
@@ -39,8 +38,6 @@ class LocalVector(Vector):
         self, factories: Sequence[EnvFactory], slots: int, deadline: float = 60.0, snapshots: bool = False
     ) -> None:
         super().__init__(factories, slots, deadline, snapshots)
-        quick = {spec.id for spec in ENVIRONMENTS.values() if spec.inline}
-        self._quick = [factory.env_id in quick for factory in self.factories]
         self._env: dict[int, int] = {}
         self._runner = CallRunner(self.factories, snapshots)
         self._events: list[VectorEvent] = []

@@ -16,7 +16,6 @@ from typing import Any
 from envsuite.core.boundary import number, reason
 from envsuite.core.env import StepInfo
 from envsuite.core.errors import EnvsuiteError, UsageError
-from envsuite.core.registration import ENVIRONMENTS
 from envsuite.core.tools import Action
 from envsuite.remote import transport
 from envsuite.remote.places import Places
@@ -96,8 +95,6 @@ class RemoteVector(Vector):
         self._parts = [_part(factory) for factory in self.factories]
         self._members = [Members(part.places, part.env_id, part.arguments) for part in self._parts]
         self._descriptions: list[EnvDescription] = [members.described for members in self._members]
-        quick = {spec.id for spec in ENVIRONMENTS.values() if spec.inline}
-        self._quick = [factory.env_id in quick for factory in self.factories]
         self._seats: dict[tuple[int, int], _Seat] = {}
         self._current: dict[int, int] = {}
         self._unsent: list[_RemoteCall] = []

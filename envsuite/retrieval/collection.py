@@ -46,8 +46,8 @@ class Collection(Generic[L]):
                 not all(isinstance(task.get(name), of) for name, of in fields.items())
                 or task.get("split") not in SPLITS
             ):
-                needed = f"needs {', '.join(fields)} and split"
-                raise DataError(f"{corpus.path}: its task {place} is not a {kind[0]} ({needed}); {remedy}")
+                needs = f"needs {', '.join(fields)} and split"
+                raise DataError(f"{corpus.path}: its task {place} is not a {kind[0]} ({needs}); {remedy}")
             self._tasks[task["id"]] = task
             splits[task["split"]].append(task["id"])
         if not self._tasks:

@@ -100,23 +100,23 @@ def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
         return f"{having(name)}{having('extend')}*+"
 
     letter, hebrew, digit, connector = map(cluster, ("letter", "hebrew", "digit", "connector"))
-    quoted = f"{hebrew}(?:{cluster('single_quote')}|{cluster('double_quote')}{hebrew})"
+    hebrew_quote = f"{hebrew}(?:{cluster('single_quote')}|{cluster('double_quote')}{hebrew})"
     digits, letters = f"{digit}(?:{cluster('mid_digit')}{digit})*", f"{letter}(?:{cluster('mid_letter')}{letter})*"
-    unit = f"(?:(?:{cluster('katakana')})+|(?:{quoted}|{digits}|{letters})+)"
+    unit = f"(?:(?:{cluster('katakana')})+|(?:{hebrew_quote}|{digits}|{letters})+)"
     word = f"(?:{connector})*+{unit}(?:(?:{connector})++{unit})*(?:{connector})*+"
 
     # A presentation selector ends an emoji, so it is excluded from the characters that extend one.
     plain, joiner, presentation = having("extend", "presentation"), having("joiner"), having("emoji_presentation")
-    others = {"flag", "keycap_base", "modifier"}
-    emoji = one_of(*(i for i, own in enumerate(names) if "pictograph" in own or ("emoji" in own and not own & others)))
+    parts = {"flag", "keycap_base", "modifier"}
+    emoji = one_of(*(i for i, own in enumerate(names) if "pictograph" in own or ("emoji" in own and not own & parts)))
     skin_tone = f"{having('modifier')}{plain}*"
     picture = f"(?:{joiner}*{emoji}|{skin_tone}(?<={joiner}){emoji})(?:{plain}|(?<={joiner}){emoji})*"
     sequence = f"(?:{picture}{presentation}{joiner})*(?:{picture}{presentation}?|{skin_tone})"
-    tagged = f"{joiner}*{emoji}{plain}*{presentation}{having('tag')}+{having('tag_end')}"
+    subdivision_flag = f"{joiner}*{emoji}{plain}*{presentation}{having('tag')}+{having('tag_end')}"
     keycap = f"{having('keycap_base')}{plain}*{presentation}?{having('keycap')}{plain}*"
     flag = cluster("flag") * 2
 
     single = f"{cluster('ideograph')}|{cluster('hiragana')}|(?:{cluster('complex')})+"
-    kinds = (word, sequence, tagged, keycap, flag, single)
+    kinds = (word, sequence, subdivision_flag, keycap, flag, single)
     idle = (i for i, own in enumerate(names) if own in ({"connector"}, {"extend"}, {"extend", "joiner"}))
     return re.compile("".join(f"(?:(?=({kind}))|)" for kind in kinds)), re.compile(f"{one_of(*idle)}*")

@@ -295,7 +295,7 @@ def greedy_clusters(vectors: NDArray[Any], group: Sequence[int], radius: float) 
             distance = 1.0 - float(np.dot(centroid, vector))
             if distance < nearest:
                 best, nearest = place, distance
-        if best < 0 or nearest > radius + 1e-6:
+        if best < 0 or nearest > radius + (1e-6 if vector.dtype == np.float32 else 1e-9):
             own.append((clusters, vector, 1))
             out.append(clusters)
             clusters += 1

@@ -9,7 +9,7 @@ from dataclasses import fields
 import envsuite  # noqa: F401  (registers the environments)
 from envsuite.core.listing import env_class
 from envsuite.core.options import EnvOptions, values_of
-from envsuite.core.registration import ENVIRONMENTS
+from envsuite.core.registration import builtin
 
 HEAD = """# Options of the environments
 
@@ -23,7 +23,7 @@ This page is made by `python -m docs.options > docs/environments/options.md`.
 def page() -> str:
     """Returns the page: first the options that all environments have, then those of each."""
     text, common = HEAD, {field.name for field in fields(EnvOptions)}
-    for name, kind in {"Every environment": EnvOptions, **{n: env_class(n).takes for n in ENVIRONMENTS}}.items():
+    for name, kind in {"Every environment": EnvOptions, **{s.id: env_class(s.id).takes for s in builtin()}}.items():
         text += f"\n## {name}\n\n| option | default | values | meaning |\n|---|---|---|---|\n"
         for field in fields(kind):
             if kind is EnvOptions or field.name not in common:

@@ -17,7 +17,6 @@ from envsuite.prompting import (
     ToolsCodec,
     Window,
     load_prompt_file,
-    make_memory,
     prompt_file,
 )
 from envsuite.prompting.prompt_file import LARGEST_PROMPT, VARIABLES, PastStep, Situation
@@ -275,8 +274,3 @@ EXAMPLE = BLOCKS[1][1]
 def test_the_example_prints_what_the_page_says(smol, capsys):
     exec(EXAMPLE, {"tokenizer": smol})
     assert capsys.readouterr().out == BLOCKS[2][1]
-
-
-def test_the_window_shows_what_the_page_says(smol, capsys):
-    exec(EXAMPLE.replace(repr(str(make_memory("full"))).replace("'", '"'), '"window(2)"'), {"tokenizer": smol})
-    assert capsys.readouterr().out.endswith("\n\n" + BLOCKS[4][1])

@@ -325,7 +325,7 @@ def test_settings_that_contradict_each_other_are_named(run: Run, words: str, tol
 def test_a_run_with_vllm_needs_it_here_and_its_plan_does_not() -> None:
     words = ["--rollout.engine", "vllm"]
     assert parse(words, PLAN).config.rollout.engine == "vllm"
-    with pytest.raises(ConfigError, match="this interpreter has no vLLM"):
+    with pytest.raises(ConfigError, match="has no vLLM; name one that has"):
         parse(words)
 
 

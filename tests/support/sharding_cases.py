@@ -122,8 +122,9 @@ def computed(accelerator: Accelerator, case: Case) -> Result:
     """Gradient, update, log-probabilities and hidden states of a case."""
     os.environ["LOCAL_WORLD_SIZE"] = str(max(accelerator.num_processes // 2, 1))  # so hybrid has two copies
     config = ModelConfig(
-        compute_dtype=case.compute_dtype, shard=case.shard, offload=case.offload, gradient_sync=case.sync,  # type: ignore[arg-type]
+        compute_dtype=case.compute_dtype, shard=case.shard, offload=case.offload,  # type: ignore[arg-type]
     )  # fmt: skip
+    accelerator.gradient_state.plugin_kwargs[sharding.SYNC] = case.sync != "step"
     if case.offload:  # as on a GPU, where the parts lie elsewhere
         sharding.is_offloaded = lambda tensor: True
     policy: nn.Module = made(case)
@@ -236,7 +237,8 @@ def exchanged(accelerator: Accelerator, names: list[str]) -> dict[str, tuple[int
     found = {}
     for name in names:
         case, own = CASES[name], share(accelerator, table())
-        config = ModelConfig(compute_dtype=case.compute_dtype, shard=case.shard, gradient_sync=case.sync)  # type: ignore[arg-type]
+        config = ModelConfig(compute_dtype=case.compute_dtype, shard=case.shard)  # type: ignore[arg-type]
+        accelerator.gradient_state.plugin_kwargs[sharding.SYNC] = case.sync != "step"
         shard(policy := made(case), config, accelerator)
         optim = OptimConfig(tokens_per_microbatch=FEW)
         updater = Updater(accelerator, policy, torch.optim.AdamW(policy.parameters()), optim, Objective())

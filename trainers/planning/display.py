@@ -46,7 +46,8 @@ def parts(plan: RunPlan, largest: int | None, advice: Sequence[Advice]) -> Itera
     kind = "all weights trained" if config.model.adapter is None else f"LoRA, {sizes.trained:,} weights trained"
     how = f"{config.model.compute_dtype}, shard {config.model.shard}"
     how += f", layers {'' if config.model.gradient_checkpointing else 'not '}recomputed"
-    how += f", gradients added up each {config.model.gradient_sync}" if config.model.shard != "none" else ""
+    if config.model.shard != "none":
+        how += f", gradients added up {'once a step' if plan.adds_up_once else 'each micro-batch'}"
     yield f"{plan.where}: {sizes.parameters:,} weights, {kind}, {how}\n"
     yield _memory(plan)
     least = plan.work.longest_prompt + plan.work.longest_response

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import ceil
@@ -14,7 +14,6 @@ from trainers.planning.dry_run import DryRun, DryRunRows, MemoryTrial, count_par
 from trainers.planning.hardware import GIB, Machines
 from trainers.planning.meter import Amounts
 from trainers.planning.workload import Workload
-from trainers.policy.config import GradientSync, ModelConfig
 from trainers.rollout.vllm.options import SHARE
 from trainers.run.config import TrainConfig
 from trainers.steps.columns import EMBEDDING, ENTROPY, HINDSIGHT
@@ -84,6 +83,8 @@ class RunPlan:
     """Bytes that come on top in each phase, by part."""
     seconds: Mapping[str, float]
     """Seconds of an iteration, by phase."""
+    adds_up_once: bool
+    """Whether sharded gradients are added up once an optimiser step, not after each micro-batch."""
 
     @property
     def peaks(self) -> dict[str, float]:
@@ -135,9 +136,8 @@ class RunPlanner:
 
     def dry(self, config: TrainConfig, rows: DryRunRows) -> DryRun:
         """The passes of one process."""
-        model = replace(config.model, gradient_sync="auto")  # of which the passes are the same
         trial = MemoryTrial(
-            self.shape, model, config.optim, self.where.ranks, self.where.per_node, rows,
+            self.shape, config.model, config.optim, self.where.ranks, self.where.per_node, rows,
             config.rollout.sampling.temperature, on_gpu=not self.where.on_cpu,
         )  # fmt: skip
         key = repr((trial.model, trial.optim.state, trial.rows, trial.temperature))
@@ -146,33 +146,32 @@ class RunPlanner:
         return self._known[key]
 
     def plan(self, config: TrainConfig) -> RunPlan:
-        """The plan of a run with these settings; what is ``auto`` among them is what the run will choose.
+        """The plan of a run with these settings: the fastest that fits of what they leave open; on a CPU the slowest.
 
         Raises:
             ConfigError: A mean of the workload is above a limit of the settings.
         """
-        for model in self._choices(config):
-            plan = self._plan(replace(config, model=model))
+        model = config.model
+        checkpoints: list[bool] = (
+            [False, True] if model.gradient_checkpointing == "auto" else [model.gradient_checkpointing]
+        )
+        once = [True, False] if self._is_sharded(config) else [False]
+        for recomputes, adds_up_once in [(checkpoints[0], False)] if self.where.on_cpu else product(checkpoints, once):
+            chosen = replace(config, model=replace(model, gradient_checkpointing=recomputes))
+            plan = self._plan(chosen, adds_up_once)
             if plan.peaks["update"] <= plan.room:
                 break
         return plan
 
-    def _choices(self, config: TrainConfig) -> Iterator[ModelConfig]:
-        """The settings of the model with each ``auto`` replaced, the fastest first; on a CPU one that costs nothing."""
-        model = config.model
-        on: list[bool] = [False, True] if model.gradient_checkpointing == "auto" else [model.gradient_checkpointing]
-        syncs: list[GradientSync] = [model.gradient_sync]
-        if model.gradient_sync == "auto":
-            syncs = ["step", "microbatch"] if self._is_sharded(config) else ["microbatch"]
-        for checkpoints, sync in [(on[0], syncs[-1])] if self.where.on_cpu else product(on, syncs):
-            yield replace(model, gradient_checkpointing=checkpoints, gradient_sync=sync)
-
-    def _plan(self, config: TrainConfig) -> RunPlan:
+    def _plan(self, config: TrainConfig, adds_up_once: bool) -> RunPlan:
         work = Workload.of(config, self.shape, self.where, self.steps, self.prompt, self.response)
         rows = work.rows(config.optim.tokens_per_microbatch)
         dry = self.dry(config, rows)
         baseline, phases = self._memory(config, work, dry)
-        return RunPlan(config, self.where, work, dry, baseline, phases, self._seconds(config, work, dry))
+        if adds_up_once:
+            phases["update"]["whole gradients"] = 4.0 * dry.sizes.trained
+        seconds = self._seconds(config, work, dry, adds_up_once)
+        return RunPlan(config, self.where, work, dry, baseline, phases, seconds, adds_up_once)
 
     def largest(self, plan: RunPlan) -> int | None:
         """The largest ``optim.tokens_per_microbatch`` that fits, to a whole row; ``None`` where not even one row does.
@@ -221,8 +220,6 @@ class RunPlanner:
         baseline |= engine
         scoring = {**{f"{name}, while it scores": size for name, size in frozen.items()}, **_by_kind(dry.scoring)}
         update = {"gradients": float(sizes.gradients), **_by_kind(dry.update)}
-        if is_sharded and config.model.gradient_sync == "step":
-            update["whole gradients"] = 4.0 * sizes.trained
         step = {"gradients": float(sizes.gradients), "optimiser step": dry.step.peak}
         phases = {"rollout": rollout, "scoring": scoring, "update": update, "optimiser step": step}
         return baseline, {name: {k: v for k, v in parts.items() if v} for name, parts in phases.items()}
@@ -272,9 +269,9 @@ class RunPlanner:
 
     # -- time -------------------------------------------------------------------------------------------------------
 
-    def _seconds(self, config: TrainConfig, work: Workload, dry: DryRun) -> dict[str, float]:
+    def _seconds(self, config: TrainConfig, work: Workload, dry: DryRun, adds_up_once: bool) -> dict[str, float]:
         device, ranks, sizes = self.where.device, self.where.ranks, dry.sizes
-        is_sharded, is_late = self._is_sharded(config), config.model.gradient_sync == "step"
+        is_sharded = self._is_sharded(config)
         stream = device.bandwidth * (1.0 if device.measured else STREAM)
         forward, update = self._pass(config, dry.scoring), self._pass(config, dry.update)
 
@@ -295,8 +292,8 @@ class RunPlanner:
         rollout = config.rollout
         recomputes = optim.recomputes(config.model.compute_dtype, rollout.engine, rollout.staleness) and steps > 1
         gather, reduce = self._link(config, float(sizes.copied)), self._link(config, 4.0 * sizes.trained)
-        per_pass = 2 * gather + (0.0 if is_late else reduce) if is_sharded else 0.0
-        per_step = float(is_late) if is_sharded else 2.0
+        per_pass = 2 * gather + (0.0 if adds_up_once else reduce) if is_sharded else 0.0
+        per_step = float(adds_up_once) if is_sharded else 2.0
         score_pass = forward + (gather if is_sharded else 0.0)
         times = {
             "prefill": work.prefill_tokens / dry.tokens * forward,

@@ -6,6 +6,7 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
+from trainers.policy.sharding import SYNC
 from trainers.run.config import TrainConfig
 
 if TYPE_CHECKING:
@@ -17,11 +18,13 @@ _LOG = logging.getLogger("trainers.train")
 def settle(config: TrainConfig, accelerator: Accelerator) -> TrainConfig:
     """Returns the settings of a run, with ``auto`` replaced by what the plan says; every process must call this.
 
-    The plan takes the memory that is free now in the process that has least. ``auto`` stays on a CPU, and where the
-    model cannot be planned: nothing is recomputed then, and no gradient kept whole.
+    The plan takes the memory that is free now in the process that has least, and says when sharded gradients are added
+    up. On a CPU, and where the model cannot be planned, nothing is recomputed, and no gradient kept whole.
     """
     model, ranks = config.model, accelerator.num_processes
-    if accelerator.device.type == "cpu" or "auto" not in (model.gradient_checkpointing, model.gradient_sync):
+    kwargs = accelerator.gradient_state.plugin_kwargs
+    kwargs[SYNC] = True
+    if accelerator.device.type == "cpu" or (model.gradient_checkpointing != "auto" and model.shard == "none"):
         return config
     from trainers.planning.hardware import Device, Machines  # fake tensors and their libraries, which take a second
     from trainers.planning.plan import RunPlanner
@@ -34,9 +37,11 @@ def settle(config: TrainConfig, accelerator: Accelerator) -> TrainConfig:
     least = min(all_gather_object(accelerator, free(accelerator.device)))
     where = Machines(ranks // here, here, Device("GPU", 1.0, 1.0, least, 1.0, 1.0))
     try:
-        chosen = RunPlanner(shape_of(model.path, None, model.sees), where).plan(config).config
+        plan = RunPlanner(shape_of(model.path, None, model.sees), where).plan(config)
     except FAILURES as error:
         _LOG.warning("the run cannot be planned: nothing is recomputed in it (%s)", error)
         return config
-    _LOG.info("the plan chose %s and %s", chosen.model.gradient_checkpointing, chosen.model.gradient_sync)
-    return chosen
+    kwargs[SYNC] = not plan.adds_up_once
+    recomputed = "recomputed" if plan.config.model.gradient_checkpointing else "kept"
+    _LOG.info("by the plan activations are %s%s", recomputed, ", gradients kept whole" * plan.adds_up_once)
+    return plan.config

@@ -13,7 +13,6 @@ ComputeDtype = Literal["float32", "bfloat16"]
 BaseFormat = Literal["float32", "bfloat16", "nf4"]
 Images = Literal["auto", "frozen", "train-projector"]
 Sharding = Literal["none", "full", "hybrid"]
-GradientSync = Literal["auto", "step", "microbatch"]
 AttentionKernel = Literal["sdpa", "flex", "flash_attention_2", "flash_attention_3"]
 
 
@@ -69,9 +68,6 @@ class ModelConfig:
     shard: Sharding = "none"
     """With several processes, spreads weights, gradients and the optimiser's state over all of them (``full``), or over
     those of each machine, with a copy on every machine (``hybrid``). ``none``: all of it in each process."""
-    gradient_sync: GradientSync = "auto"
-    """With ``shard``: processes add up gradients once an optimiser step, until which each holds whole ones, or after
-    each micro-batch. ``auto``: on GPUs once a step, where the run's plan fits with that; on a CPU after each."""
     offload: bool = False
     """With ``shard``: each process keeps its part of weights, gradients and optimiser's state in main memory (FSDP2's
     ``CPUOffloadPolicy``); layers come to the device as they compute, and the optimiser's step is made by the CPU."""

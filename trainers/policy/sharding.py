@@ -33,8 +33,9 @@ from trainers.processes.distributed import sharing_failures
 from trainers.settings import ConfigError
 
 _ROOTS: weakref.WeakKeyDictionary[nn.Module, weakref.ref[nn.Module]] = weakref.WeakKeyDictionary()
-_ONCE: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-"""Policies whose gradients are added up once an optimiser step."""
+SYNC = "sync_each_batch"
+"""Key of accelerate's ``gradient_state``: whether sharded gradients are added up after each micro-batch (the default),
+or once an optimiser step, until which each process holds whole ones."""
 
 
 def spreads(config: ModelConfig, accelerator: Accelerator) -> bool:
@@ -60,8 +61,6 @@ def shard(policy: Policy, config: ModelConfig, accelerator: Accelerator, weights
             machine do not divide those of the run.
     """
     spread(policy, policy.model, config, accelerator)
-    if config.gradient_sync == "step":
-        _ONCE.add(policy)
     unread = is_outline(policy)
     if unread:
         assert weights is not None
@@ -129,14 +128,11 @@ def _exact_parts(layer: nn.Module) -> list[nn.Module]:
 
 
 def without_sync(accelerator: Accelerator, module: nn.Module) -> AbstractContextManager[None]:
-    """A pass that another one follows before the optimiser's step: where it may be, gradients are added up then.
-
-    Those of a sharded policy (``model.gradient_sync``: ``step``) are whole in each process until then, in float32.
-    """
+    """A pass that another one follows before the optimiser's step: where it may be, gradients are added up then."""
     if not is_sharded(module):
         context: AbstractContextManager[None] = accelerator.no_sync(module)
         return context
-    return _keeping_gradients(module) if module in _ONCE else nullcontext()
+    return nullcontext() if accelerator.gradient_state.plugin_kwargs.get(SYNC, True) else _keeping_gradients(module)
 
 
 @contextmanager

@@ -359,7 +359,7 @@ FREE = (
 )
 """Settings that may differ between a checkpoint and the run that goes on from it."""
 ROUNDING = re.compile(
-    r"optim\.tokens_per_microbatch|model\.(gradient_checkpointing|gradient_sync|attention|rows)|method\.reference|rollout\.engine"
+    r"optim\.tokens_per_microbatch|model\.(gradient_checkpointing|attention|rows)|method\.reference|rollout\.engine"
     r"|rollout\.engine_options\.(?!max_length$)[^.]+"
 )
 """Settings that say where and in what portions is computed, and change results by rounding alone: they may differ."""

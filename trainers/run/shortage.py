@@ -34,8 +34,6 @@ def remedies(config: TrainConfig, playing: bool, slots: int) -> str:
             settings.append(f"rollout.engine_options.cache_tokens: 0 (now {now})")
     elif model.gradient_checkpointing is not True:
         settings.append(f"model.gradient_checkpointing: true (now {model.gradient_checkpointing or 'false'})")
-    if not playing and model.gradient_sync == "step":
-        settings.append("model.gradient_sync: microbatch (now step)")
     least = 0 if config.prompt.max_tokens is None else config.prompt.max_tokens + rollout.sampling.max_tokens
     if not playing and optim.tokens_per_microbatch > least:
         at_least = f", {least} at least" if least else ""

@@ -23,6 +23,7 @@ from trainers.planning.program import NAMES, PLAN, main, shape_of
 from trainers.planning.settling import settle
 from trainers.planning.workload import Workload
 from trainers.policy.config import AdapterConfig, ModelConfig, OptimConfig
+from trainers.policy.sharding import SYNC
 from trainers.processes import distributed, memory
 from trainers.rollout.config import PromptConfig
 from trainers.rollout.kv_cache import PAGE
@@ -163,20 +164,19 @@ def test_what_a_run_leaves_to_its_plan_is_the_fastest_that_fits() -> None:
         return planner.plan(replace(config, model=replace(config.model, **changes)))
 
     known: dict[str, DryRun] = {}
-    orders = [(False, "step"), (False, "microbatch"), (True, "step"), (True, "microbatch")]
-    peaks = [
-        planned(9e9, gradient_checkpointing=on, gradient_sync=sync).peaks["update"] for on, sync in orders  # type: ignore[arg-type]
-    ]  # fmt: skip
-    assert peaks[0] == peaks[1] + 4 * count_parameters(shape()) and peaks[1] > peaks[2], "and this is what orders them"
-    for number, (peak, choice) in enumerate(zip(peaks, orders, strict=True)):
-        found = planned(peak + 1.0).config.model
-        assert (found.gradient_checkpointing, found.gradient_sync) == choice, number
-    assert planned(peaks[3] - 9.0).config.model.gradient_checkpointing is True
-    assert planned(9e9, gradient_checkpointing=True).config.model.gradient_checkpointing is True, "what is set stays"
-    late, early = (planned(9e9, gradient_sync=sync).seconds["update"] for sync in ("step", "microbatch"))
-    assert late < early
+    whole, kept, recomputed = 4 * count_parameters(shape()), planned(9e9), planned(9e9, gradient_checkpointing=True)
+    assert kept.adds_up_once and recomputed.adds_up_once, "what is set stays"
+    peaks = [plan.peaks["update"] - less for plan in (kept, recomputed) for less in (0, whole)]
+    assert peaks == sorted(peaks, reverse=True), "and this is what orders them"
+    choices = [(False, True), (False, False), (True, True), (True, False)]
+    for number, (peak, choice) in enumerate(zip(peaks, choices, strict=True)):
+        plan = planned(peak + 1.0)
+        assert (plan.config.model.gradient_checkpointing, plan.adds_up_once) == choice, number
+    least = planned(peaks[3] - 9.0)
+    assert least.config.model.gradient_checkpointing is True and not least.adds_up_once
+    assert kept.seconds["update"] < planned(peaks[1] + 1.0).seconds["update"]
     cpu = RunPlanner(shape(), Machines(1, 1, replace(GPUS["L4"], measured=True)), 5, 40, 24).plan(TrainConfig())
-    assert cpu.config.model.gradient_checkpointing is False
+    assert cpu.config.model.gradient_checkpointing is False and not cpu.adds_up_once
 
 
 def test_a_run_on_gpus_is_planned_before_its_model_is_loaded_and_one_on_a_cpu_is_not(
@@ -186,14 +186,16 @@ def test_a_run_on_gpus_is_planned_before_its_model_is_loaded_and_one_on_a_cpu_is
     config = TrainConfig(model=ModelConfig(path=str(tmp_path), shard="full"), prompt=PromptConfig(max_tokens=300))
     rooms = {"most": [9e9, 9e9], "least": [9e9, 1e9], "none": [9e9, 9e9]}
     monkeypatch.setattr(memory, "free", lambda device: 9e9)
-    for name, expected in (("most", (False, "step")), ("least", (True, "microbatch")), ("none", ("auto", "auto"))):
-        kind = "cpu" if name == "none" else "cuda"
+    kwargs: dict[str, bool] = {}
+    state = SimpleNamespace(plugin_kwargs=kwargs)
+    for name, expected in (("most", (False, False)), ("least", (True, True)), ("none", ("auto", True))):
+        device = torch.device("cpu" if name == "none" else "cuda")
         monkeypatch.setattr(distributed, "all_gather_object", lambda *_, name=name: rooms[name])
-        gpus: Any = SimpleNamespace(num_processes=2, device=torch.device(kind))
-        found = settle(config, gpus).model
-        assert (found.gradient_checkpointing, found.gradient_sync) == expected, name
+        gpus: Any = SimpleNamespace(num_processes=2, device=device, gradient_state=state)
+        assert (settle(config, gpus).model.gradient_checkpointing, kwargs[SYNC]) == expected, name
     monkeypatch.setattr(MemoryTrial, "run", lambda self: (_ for _ in ()).throw(DataError("it depends on values")))
-    assert settle(config, SimpleNamespace(num_processes=1, device=torch.device("cuda"))) == config  # type: ignore[arg-type]
+    one: Any = SimpleNamespace(num_processes=1, device=torch.device("cuda"), gradient_state=state)
+    assert settle(config, one) == config
 
 
 @pytest.mark.seconds

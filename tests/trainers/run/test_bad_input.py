@@ -303,5 +303,7 @@ def test_settings_that_contradict_the_model_are_refused_before_its_weights_are_r
         raise AssertionError("the weights were read")
 
     monkeypatch.setattr("trainers.policy.loading.read", read)
-    monkeypatch.setattr("trainers.rollout.vllm.options.check_interpreter", lambda python, here=True: python)  # vLLM is not here
+    monkeypatch.setattr(
+        "trainers.rollout.vllm.options.check_interpreter", lambda python, here=True: python
+    )  # vLLM is not here
     fails(2, ["--config", str(write_settings(place, **changes))], told)

@@ -74,7 +74,7 @@ def assumptions(plan: RunPlan) -> list[str]:
             "memory in use: the C library keeps freed blocks of less than 32 MiB on top (docs/plan.md)",
         ]
     own, is_flash = plan.config.model.attention, plan.config.model.compute_dtype == "bfloat16"
-    unmeasured = {
+    is_new_by_name = {
         f"any GPU like {plan.where.device.name}": plan.where.device.name != "H100",
         "several GPUs": plan.where.ranks > 1,
         "FlashAttention in the trainer": is_flash,
@@ -84,7 +84,7 @@ def assumptions(plan: RunPlan) -> list[str]:
     }
     return [
         *([] if own == "sdpa" else [f"attention counted as sdpa's, of which {own} takes less"]),
-        f"ESTIMATES; never measured: {', '.join(name for name, is_new in unmeasured.items() if is_new)}",
+        f"ESTIMATES; never measured: {', '.join(name for name, is_new in is_new_by_name.items() if is_new)}",
         f"{assumed.PRODUCTS:.0%} of the peak in products, {assumed.MOVED:.0%} of the memory's bandwidth in other "
         "operations, as updates of a 1.5B model took on one H100",
         f"{assumed.STREAM:.0%} of the bandwidth in reading weights, keys and values, {assumed.LINK:.0%} of the links'",

@@ -157,8 +157,8 @@ class RunPlanner:
         )
         once = [True, False] if self._is_sharded(config) else [False]
         for recomputes, adds_up_once in [(checkpoints[0], False)] if self.where.on_cpu else product(checkpoints, once):
-            chosen = replace(config, model=replace(model, gradient_checkpointing=recomputes))
-            plan = self._plan(chosen, adds_up_once)
+            complete = replace(config, model=replace(model, gradient_checkpointing=recomputes))
+            plan = self._plan(complete, adds_up_once)
             if plan.peaks["update"] <= plan.room:
                 break
         return plan

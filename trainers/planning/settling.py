@@ -42,6 +42,6 @@ def settle(config: TrainConfig, accelerator: Accelerator) -> TrainConfig:
         _LOG.warning("the run cannot be planned: nothing is recomputed in it (%s)", error)
         return config
     kwargs[SYNC] = not plan.adds_up_once
-    recomputed = "recomputed" if plan.config.model.gradient_checkpointing else "kept"
-    _LOG.info("by the plan activations are %s%s", recomputed, ", gradients kept whole" * plan.adds_up_once)
+    treatment = "recomputed" if plan.config.model.gradient_checkpointing else "kept"
+    _LOG.info("by the plan activations are %s%s", treatment, ", gradients kept whole" * plan.adds_up_once)
     return plan.config

@@ -97,8 +97,8 @@ class Routing:
             return torch.zeros(4, dtype=torch.long, device=others.device)
         is_known = others[:, 0, 0] != torch.iinfo(others.dtype).max
         differs = (own.sort(-1).values != others.sort(-1).values).any(-1) & is_known[:, None]
-        known = is_known.sum()
-        return torch.stack((known, differs.any(-1).sum(), known * differs.shape[1], differs.sum()))
+        tokens = is_known.sum()
+        return torch.stack((tokens, differs.any(-1).sum(), tokens * differs.shape[1], differs.sum()))
 
 
 class _ReplayMode(TorchFunctionMode):

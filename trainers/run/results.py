@@ -63,8 +63,8 @@ def conditions_of(
     options = {name: value for name, value in env.kwargs.items() if name != "source"}
     file = prompt_file_of(config.prompt)
     digest = {} if file is None else {"template_sha256": hashlib.sha256(file.source.encode()).hexdigest()}
-    ignored = (*PASSING, "url", "model")
-    engine = {key: value for key, value in config.rollout.engine_options.items() if key not in ignored}
+    without = (*PASSING, "url", "model")
+    engine = {key: value for key, value in config.rollout.engine_options.items() if key not in without}
     weights = None if endpoint else weights_of(config.model.path) if origin is None else origin.fingerprint
     return Conditions(
         policy=name,

@@ -406,10 +406,11 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
         if self._done or self._last is None:
             when = "after the episode has ended" if self._last is not None else "before reset"
             raise UsageError(f"{type(self).__name__}.step called {when}; call reset() first")
-        if (problem := check_action(action, self.offered, self.max_calls)) is not None:
+        tools = self.offered
+        if (problem := check_action(action, tools, self.max_calls)) is not None:
             return self._refuse(problem, self._last["commands"])
         try:
-            outcome = self._execute(with_integers(action, self.offered))
+            outcome = self._execute(with_integers(action, tools))
             reward, score = outcome.reward, outcome.score
             if not (type(reward) is type(score) is float and isfinite(reward + score)):
                 reward = boundary.number(reward, "the reward of _call")

@@ -138,11 +138,11 @@ def without_sync(accelerator: Accelerator, module: nn.Module) -> AbstractContext
 @contextmanager
 def _keeping_gradients(module: nn.Module) -> Iterator[None]:
     assert isinstance(module, FSDPModule)
-    for is_last in (False, True):
-        module.set_requires_gradient_sync(is_last)
-        module.set_is_last_backward(is_last)
-        if not is_last:
-            yield
+    module.set_requires_gradient_sync(False)
+    module.set_is_last_backward(False)
+    yield
+    module.set_requires_gradient_sync(True)
+    module.set_is_last_backward(True)
 
 
 def _layers(model: PreTrainedModel) -> list[nn.Module]:

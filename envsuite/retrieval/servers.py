@@ -10,6 +10,7 @@ import http.client
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import orjson
 
 from envsuite.core.addresses import address
 from envsuite.core.errors import EnvsuiteError
-from envsuite.core.tools import Tool
+from envsuite.core.schemas import make_validator
 from envsuite.retrieval.documents import Found
 from envsuite.retrieval.vectors import best
 
@@ -38,8 +39,12 @@ _HIT = {
     "properties": {"document": _DOCUMENT, "score": {"type": "number", "minimum": -_HIGHEST, "maximum": _HIGHEST}},
 }
 _RESULT = {"type": "array", "minItems": 1, "maxItems": 1, "items": {"type": "array", "items": _HIT}}
-_ANSWER = Tool("retrieve", "", {"type": "object", "required": ["result"], "properties": {"result": _RESULT}})
-"""The form of an answer to one query."""
+
+
+@cache
+def _answer_validator() -> Any:
+    """The form of an answer to one query."""
+    return make_validator({"type": "object", "required": ["result"], "properties": {"result": _RESULT}})
 
 
 class ServerError(EnvsuiteError, RuntimeError):
@@ -160,8 +165,10 @@ class SearchR1:
     def _retrieve(self, query: str, k: int) -> list[dict[str, Any]]:
         """Returns documents and scores, as the server gives them."""
         answer = self._server.ask("POST", "/retrieve", {"queries": [query], "topk": k, "return_scores": True})
-        if (problem := _ANSWER.problem(answer)) is not None:
-            raise ServerError(f"{self._server.url}/retrieve does not answer as Search-R1's server: {problem[:300]}")
+        for error in _answer_validator().iter_errors(answer):
+            where = ".".join(map(str, error.instance_path)) or "the answer"
+            problem = f"{where}: {error.message}"[:300]
+            raise ServerError(f"{self._server.url}/retrieve does not answer as Search-R1's server: {problem}")
         hits: list[dict[str, Any]] = answer["result"][0]
         return hits
 

@@ -97,7 +97,6 @@ $(VENV)/.installed: pyproject.toml $(LOCK)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet "$$(grep -oE '^torch==[0-9.]+' $(LOCK))"
 	$(PIP) install --quiet -r $(LOCK)
-	$(PIP) install --quiet --no-deps bfcl-eval==2026.3.23
 	$(PIP) install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 

@@ -69,10 +69,8 @@ def measured(part: Part, folder: Path, limit: float) -> dict[str, Any]:
     except EnvsuiteError as error:
         return {"name": part.name, "status": "not run", "message": str(error), "part": asdict(part)}
     words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(part.processes)]
-    words = (
-        words if part.processes > 1 and part.kind not in ("step", "vllm") else []
-    )  # a step launches its own processes
-    command = [*words, "-m", "benchmarks.gpu.parts", json.dumps(asdict(part)), str(folder)]
+    several = part.processes > 1 and part.kind not in ("step", "vllm")  # a step launches its own processes
+    command = [*(words if several else []), "-m", "benchmarks.gpu.parts", json.dumps(asdict(part)), str(folder)]
     environment = {**os.environ, "ENVSUITE_DATA": str(folder / "data")}
     if part.device == "cpu":
         environment |= {"ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": ""}

@@ -303,7 +303,6 @@ def test_settings_that_contradict_the_model_are_refused_before_its_weights_are_r
         raise AssertionError("the weights were read")
 
     monkeypatch.setattr("trainers.policy.loading.read", read)
-    monkeypatch.setattr(
-        "trainers.rollout.vllm.options.check_interpreter", lambda python, here=True: python
-    )  # vLLM is not here
+    place_of_check = "trainers.rollout.vllm.options.check_interpreter"
+    monkeypatch.setattr(place_of_check, lambda python, here=True: python)  # vLLM is not here
     fails(2, ["--config", str(write_settings(place, **changes))], told)

@@ -78,9 +78,9 @@ class _Connection(Connection):
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def note_sent(self, session: Session, record: AnsweredRequest) -> None:
-        """Records that an answer was handed to the system."""
+        """Records that an answer is handed to the system, which takes none where the client is known to have left."""
         with self.gateway.lock:
-            if not self.over:
+            if not self.over and not self.transport.is_closing():
                 self.waiting.append((session, record))
                 record.sent.append(self.has_arrived)
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from talking import CHAT, Place, Wire, body, raw, recorded
 
 from envsuite.playing.engine import Sampling
+from trainers.gateway.app import _Connection
 
 
 def _asked(place: Place, count: int) -> None:
@@ -84,6 +85,17 @@ def test_the_same_request_is_a_sample_of_its_own_unless_its_client_has_gone(made
     again.send(request)
     again.read()
     assert len(recorded(session)) == 6 == len(place.engine.asked)  # its answer, which was lost
+
+
+def test_an_answer_to_a_connection_that_has_begun_to_close_is_not_delivered(made, monkeypatch):
+    note = _Connection.note_sent
+    monkeypatch.setattr(_Connection, "note_sent", lambda self, *answer: (self.transport.close(), note(self, *answer)))
+    place = made()
+    session, wire = place.open(), Wire(place.url)
+    wire.send(raw(CHAT, session.key, body()))
+    with pytest.raises(AssertionError):  # the last byte never comes
+        wire.read()
+    assert not recorded(session)
 
 
 @pytest.mark.seconds

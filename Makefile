@@ -21,7 +21,7 @@ help:  ## show this list
 
 setup: $(VENV)/.installed  ## make .venv and install the pinned versions; runs again when they change
 
-quickstart: $(VENV)/.installed  ## train an agent to craft, on the CPU, in minutes; writes runs/quickstart/report.html
+quickstart: $(VENV)/.installed  ## train an agent on the CPU, in minutes; writes errand/runs/errand/report.html
 	$(BIN)/envsuite quickstart
 
 # Its files ask for bfloat16, which a CPU without instructions for it multiplies many times more slowly than float32.

@@ -6,7 +6,7 @@ On the tasks that the shipped configurations evaluate on, these play: the enviro
 random), the model that imitation left (the run's first), and the one that training left (its last checkpoint, also of
 the runs NAME-POLICY beside NAME), five seeds of each that draws anything. It goes on where it stopped. Then it prints
 the table.
-The runs are those of the commands on the configurations' first lines, and of ``make quickstart``.
+The runs are those of the commands on the configurations' first lines.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from envsuite.core.registration import ENVIRONMENTS
 from trainers.run.cli import EVALUATE, parse
 from trainers.run.config import TrainConfig
 
-CONFIGS = ("quickstart", "alfworld", "webshop", "sokoban", "pythonmath", "papersearch", "searchqa")
+CONFIGS = ("textcraft", "alfworld", "webshop", "sokoban", "pythonmath", "papersearch", "searchqa")
 PLAYERS = ("expert", "lexical", "random")
 
 

@@ -182,7 +182,7 @@ def side_by_side(
 
 
 def tiny_model(name: str = "llama") -> PreTrainedModel:
-    """Two million random parameters, in the shape of the quick start's model, of a family."""
+    """Two million random parameters, in the shape of configs/textcraft.yaml's model, of a family."""
     torch.manual_seed(0)
     config = AutoConfig.for_model(
         name, vocab_size=500, hidden_size=192, intermediate_size=512, num_attention_heads=6, num_key_value_heads=2,

@@ -1,20 +1,20 @@
-"""Train the quick start with every recipe, over several seeds; say what each reaches and what it costs.
+"""Train configs/textcraft.yaml with every recipe, over several seeds; say what each reaches and what it costs.
 
     python -m benchmarks.recipes                                # hours on two cores; goes on where it was stopped
     python -m benchmarks.recipes --only grpo gigpo --seeds 0    # two runs
     python -m benchmarks.recipes --report                       # table and figure of what is there
 
-A run is configs/quickstart.yaml with the method section of a recipe in place of its own, and with half as many tasks
+A run is configs/textcraft.yaml with the method section of a recipe in place of its own, and with half as many tasks
 an iteration (8 groups of 8 episodes): tasks, sampling and optimiser are the same for all; estimator, objective,
-filters, critic and replay are what the recipe says. One row more has the quick start's own method section. What
+filters, critic and replay are what the recipe says. One row more has configs/textcraft.yaml's own method section. What
 differs from the recipes:
   - no penalty for invalid actions, which in this world would be learnt alone where no episode succeeds;
   - what SPEAR gives for some 200 iterations of 128 episodes (fading of its reward, warm-up and size of its replay) is
     scaled to the size of these runs, so that it replays at all;
   - DAPO replaces groups without a signal in at most two further rounds of rollout, not ten;
   - SCPO scores by exact matches, as its recipe does here, and not with the paper's cross-encoder.
-The final weights of each run, and the base model, are measured on the quick start's held-out goals, with the seed of
-the run. Costs are CPU seconds of the run's process (cpu/... in its metrics), means over iterations and seeds.
+The final weights of each run, and the base model, are measured on configs/textcraft.yaml's held-out goals, with the
+seed of the run. Costs are CPU seconds of the run's process (cpu/... in its metrics), means over iterations and seeds.
 
 A run that has its evaluation is done; one that was stopped goes on from its last checkpoint.
 """
@@ -184,7 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "recipes", help="folder (default runs/recipes)")
     parser.add_argument("--only", nargs="+", metavar="RECIPE", help="recipes, by default all")
     parser.add_argument("--seeds", type=int, nargs="+", default=(0, 1, 2), help="(default 0 1 2)")
-    parser.add_argument("--iterations", type=int, default=8, help="of a run (default 8; the quick start has 18)")
+    parser.add_argument("--iterations", type=int, default=8, help="of a run (default 8; configs/textcraft.yaml has 18)")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time (default 2)")
     parser.add_argument("--threads", type=int, default=1, help="of each run (default 1)")
     parser.add_argument("--report", action="store_true", help="train nothing: write the report of what is there")

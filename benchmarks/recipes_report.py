@@ -141,7 +141,7 @@ def make_table(runs: Mapping[str, Sequence[Run]], base: Sequence[EvalResult]) ->
     costs = ("rollout s", "credit s", "update s", "cost")
     some = next(iter(runs.values()))[0]
     note = NOTE.format(goals=some.final.all.n, iterations=len(some.success), reference=REFERENCE)
-    return Table("recipes", "The quick start with every recipe", note, (*heads, *costs), tuple(lines), "benchmark")
+    return Table("recipes", "TextCraft with every recipe", note, (*heads, *costs), tuple(lines), "benchmark")
 
 
 _NONE = "–"  # noqa: RUF001

@@ -1,4 +1,4 @@
-"""What ``benchmarks.recipes`` trains: the quick start at half its batch, with each recipe's method section."""
+"""What ``benchmarks.recipes`` trains: configs/textcraft.yaml at half its batch, with each recipe's method section."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import yaml
 from trainers.credit.recipes import recipe, recipes
 
 ROOT = Path(__file__).resolve().parents[1]
-QUICK_START = ROOT / "configs" / "quickstart.yaml"
+CRAFTING = ROOT / "configs" / "textcraft.yaml"
 LAST = ("hgpo+scpo", "bipace+scpo", "gigpo+spear")
 """Compositions, which are trained when all else is done."""
 TASKS = 8
-"""Per iteration; the quick start has 16."""
+"""Per iteration; configs/textcraft.yaml has 16."""
 PAPER_ITERATIONS, PAPER_TASKS = 200, 16
 """Over how many iterations SPEAR's reward for tool calls fades away, and the groups of each: what it gives in
 iterations, or in episodes of so many, is scaled from here to the size of the run."""
@@ -38,13 +38,13 @@ class Row:
 
 
 def rows(iterations: int) -> list[Row]:
-    """Every recipe that there is a file of and that plays, the quick start's own method, and :data:`LAST`.
+    """Every recipe that there is a file of and that plays, configs/textcraft.yaml's own method, and :data:`LAST`.
 
     Args:
         iterations: Of a run; what papers give for runs of another length is scaled to it.
     """
-    quick: Mapping[str, Any] = yaml.safe_load(QUICK_START.read_text(encoding="utf-8"))
-    own = Row(f"{quick['recipe']}, as in the quick start", "quickstart", quick["recipe"], quick["method"])
+    quick: Mapping[str, Any] = yaml.safe_load(CRAFTING.read_text(encoding="utf-8"))
+    own = Row(f"{quick['recipe']}, as in configs/textcraft.yaml", "textcraft", quick["recipe"], quick["method"])
     named = [recipe(name).name for name, entry in recipes().items() if entry.pool is None]
     return [*(_row(name, iterations) for name in named), own, *(_row(name, iterations) for name in LAST)]
 
@@ -74,12 +74,12 @@ def scaled_spear(written: Mapping[str, Any], iterations: int, tasks: int) -> tup
 
 
 def settings(row: Row, iterations: int) -> dict[str, Any]:
-    """A run of ``row`` as a configuration file has it: the quick start, its method section replaced.
+    """A run of ``row`` as a configuration file has it: configs/textcraft.yaml, its method section replaced.
 
     Success on held-out tasks is measured afterwards, once, and not by the run. Smaller micro-batches change no result;
     with one thread they take a fifth less time.
     """
-    quick: dict[str, Any] = yaml.safe_load(QUICK_START.read_text(encoding="utf-8"))
+    quick: dict[str, Any] = yaml.safe_load(CRAFTING.read_text(encoding="utf-8"))
     return {
         **quick,
         "recipe": row.recipe,
@@ -96,6 +96,6 @@ def settings(row: Row, iterations: int) -> dict[str, Any]:
 
 
 def evaluation_settings() -> dict[str, Any]:
-    """What final weights are measured with: as the quick start measures."""
-    quick: dict[str, Any] = yaml.safe_load(QUICK_START.read_text(encoding="utf-8"))
+    """What final weights are measured with: as configs/textcraft.yaml measures."""
+    quick: dict[str, Any] = yaml.safe_load(CRAFTING.read_text(encoding="utf-8"))
     return {name: quick[name] for name in ("model", "prompt", "rollout", "evaluation")}

@@ -111,7 +111,7 @@ EXAMPLES = """examples:
   envsuite envs tasks TextCraft-v0 --split test --type depth-3 | shuf -n 5
   envsuite play sokoban
   envsuite eval run TextCraft-v0 --policy expert
-  envsuite train --config configs/quickstart.yaml --recipe grpo
+  envsuite train --config configs/textcraft.yaml --recipe grpo
   envsuite serve http TextCraft-v0 --port 9000
 """
 

@@ -56,7 +56,7 @@ def test_a_wheel_has_the_model_that_is_taken_by_default(root, tmp_path):
 @pytest.mark.slow
 def test_a_program_outside_of_the_repository_says_which_configurations_there_are(root, tmp_path):
     run = subprocess.run(
-        [sys.executable, "-m", "trainers.train", "--config", "configs/quick-start.yaml"],
+        [sys.executable, "-m", "trainers.train", "--config", "configs/text-craft.yaml"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(root)},
         capture_output=True,
@@ -64,5 +64,5 @@ def test_a_program_outside_of_the_repository_says_which_configurations_there_are
         check=False,
     )
     assert run.returncode == 2
-    assert f"--config configs/quick-start.yaml: there is no such file in {tmp_path}" in run.stderr
-    assert "Nearest of those that are installed: configs/quickstart.yaml" in run.stderr
+    assert f"--config configs/text-craft.yaml: there is no such file in {tmp_path}" in run.stderr
+    assert "Nearest of those that are installed: configs/textcraft.yaml" in run.stderr

@@ -6,7 +6,7 @@ from envsuite.core.commands import Command
 
 _LAUNCHING = "trainers.programs.launching"
 COMMANDS = {
-    "quickstart": Command("train an agent to craft, on the CPU, in minutes", "trainers.programs.quickstart:main"),
+    "quickstart": Command("train an agent on the CPU, in minutes", "trainers.programs.quickstart:main"),
     "train": Command("train an agent by reinforcement learning", "trainers.programs.train:main"),
     "launch": Command("write a run's files for SLURM or Kubernetes, or start its roles", f"{_LAUNCHING}.program:main"),
     "imitate": Command("make a base model from the play of others", "trainers.programs.imitate:main"),

@@ -16,7 +16,7 @@ from envsuite.installation.probes import SANDBOX, TORCH, last_object, python, to
 
 GIB = 1 << 30
 QUICKSTART_MEMORY = 3 * GIB
-"""Bytes of memory that ``configs/quickstart.yaml`` stays under."""
+"""Bytes of memory that the quick start stays under."""
 QUICKSTART_DISK = 200 << 20
 FEW_FILES = 1024
 SMALL_SHARED_MEMORY = 1 * GIB

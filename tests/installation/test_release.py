@@ -63,18 +63,18 @@ def test_workflows_run_targets_of_the_makefile():
 
 def test_a_file_of_this_folder_is_taken_before_the_shipped_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert located("configs/quickstart.yaml") == ROOT / "configs/quickstart.yaml"
+    assert located("configs/textcraft.yaml") == ROOT / "configs/textcraft.yaml"
     assert located("models/craft-1m") == ROOT / "trainers/models/craft-1m"
     (tmp_path / "configs").mkdir()
-    (tmp_path / "configs/quickstart.yaml").write_text("name: mine\n")
-    assert read_file("configs/quickstart.yaml") == {"name": "mine"}
+    (tmp_path / "configs/textcraft.yaml").write_text("name: mine\n")
+    assert read_file("configs/textcraft.yaml") == {"name": "mine"}
     assert read_file("configs/craft-1m.yaml")["output"] == "models/craft-1m"
 
 
 def test_every_shipped_configuration_is_read_from_any_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     configs = shipped_configs()
-    assert {"configs/quickstart.yaml", "configs/accelerate/cpu1.yaml"} <= configs.keys()
+    assert {"configs/textcraft.yaml", "configs/accelerate/cpu1.yaml"} <= configs.keys()
     for name in configs:
         settings = read_file(name)
         template = settings.get("prompt", {}).get("template")
@@ -83,10 +83,10 @@ def test_every_shipped_configuration_is_read_from_any_folder(tmp_path, monkeypat
 
 def test_only_names_that_are_shipped_are_looked_for_there_and_others_answered_with_the_nearest(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in ("other/quickstart.yaml", "configs/../pyproject.toml", "quickstart", "", "configs/no"):
+    for name in ("other/textcraft.yaml", "configs/../pyproject.toml", "quickstart", "", "configs/no"):
         assert located(name) == Path(name)
-    with pytest.raises(ConfigError, match=r"Nearest .* configs/quickstart\.yaml.*--list-configs"):
-        read_file("configs/quickstrat.yaml")
+    with pytest.raises(ConfigError, match=r"Nearest .* configs/textcraft\.yaml.*--list-configs"):
+        read_file("configs/textcarft.yaml")
 
 
 def skill_commands() -> list[list[str]]:

@@ -109,9 +109,9 @@ def test_the_wheel_runs_the_quick_start_from_an_empty_folder(clean, tmp_path):
         clean / "envsuite", "papers", "show", "papers/scpo/table1-webshop-qwen2.5-7b-scpo", cwd=tmp_path
     )
     refused = said(clean / "envsuite", "quickstart", "--optim.lrr", "1", cwd=tmp_path, code=2)
-    assert "optim.lr" in refused and not (tmp_path / "runs").exists()
+    assert "optim.lr" in refused and not (tmp_path / "errand").exists()
     said(clean / "envsuite", "quickstart", *SHORT, cwd=tmp_path)
-    assert "<html" in (tmp_path / "runs/quickstart/report.html").read_text()[:500].lower()
+    assert "<html" in (tmp_path / "errand/runs/errand/report.html").read_text()[:500].lower()
     told = said(clean / "envsuite", "quickstart", *SHORT, cwd=tmp_path)  # again: it goes on, and there is nothing to do
     assert "holds a run already" not in told
 

@@ -252,7 +252,7 @@ def _program(words: list[str]) -> object:
 def _filled(word: str) -> str:
     """A word without the marks of what may be left out or repeated; a file for CONFIG, 1 for a variable of a loop."""
     if word == "CONFIG":
-        return "configs/quickstart.yaml"
+        return "configs/textcraft.yaml"
     word = re.sub(r"\$[a-z]+", "1", word.removeprefix("[") if word.startswith("[--") else word)
     return re.sub(r"(?<=[A-Z])(?:\.\.\.|…)$", "", word if "[" in word else word.removesuffix("]"))
 

@@ -243,7 +243,7 @@ def test_quick_commands_run(line, tmp_path):
         "pip install 'envsuite[nothing]'",
         "python -m trainers.nothing",
         "python -m trainers.train --config configs/nothing.yaml",
-        "python -m trainers.train --config configs/quickstart.yaml --optim.rate 1",
+        "python -m trainers.train --config configs/textcraft.yaml --optim.rate 1",
         "accelerate launch --nothing 1 -m trainers.train",
         "python -m benchmarks.recipes --nothing",
         "python examples/nothing.py",

@@ -90,7 +90,7 @@ time of an iteration by phase, and the settings that would help most. No weights
 own passes run on tensors without memory. Times are estimates. Exit status: 0 it fits, 3 it does not.
 {ORDER}
 examples:
-  envsuite plan --config configs/quickstart.yaml --gpus cpu
+  envsuite plan --config configs/textcraft.yaml --gpus cpu
   envsuite plan --gpus 8xH100 --model-shape qwen2.5-7b --model.compute_dtype bfloat16 --model.shard full
   envsuite plan --gpus 2x8xA100 --model.path Qwen/Qwen2.5-7B-Instruct --model.shard hybrid --steps 20
   envsuite plan --gpus H100 --model-shape my/config.json --prompt.max_tokens 2048 --json yes

@@ -54,7 +54,7 @@ envs. EPISODES are there already and need no model: the folder of a run, whose f
 are {ENOUGH} episodes, a file of episodes, or a datapool.
 {ORDER}
 examples:
-  envsuite diagnose --config configs/quickstart.yaml
+  envsuite diagnose --config configs/textcraft.yaml
   envsuite diagnose errand.py --config configs/own-environment.yaml --rollout.tasks 32 --rollout.group_size 16
   envsuite diagnose Sokoban-v0 --model.path runs/NAME/checkpoints/iteration-00060 --json sokoban.json
   envsuite diagnose runs/NAME

@@ -28,12 +28,12 @@ from trainers.settings.console import EscapingConsole
 from trainers.steps.parquet import StepKey, parse_action, read_table
 
 EXAMPLES = """examples:
-  envsuite report runs/quickstart
-  envsuite report runs/quickstart --advantages own grpo gigpo/webshop 'hgpo:{depth: 4}'
+  envsuite report runs/textcraft
+  envsuite report runs/textcraft --advantages own grpo gigpo/webshop 'hgpo:{depth: 4}'
   envsuite report runs/grpo runs/gigpo --out compared.html
-  envsuite report runs/quickstart --serve
-  envsuite report runs/quickstart --episode 17 --advantages own rloo
-  envsuite report runs/quickstart --graph 3 --advantages gigpo --out group-3.png
+  envsuite report runs/textcraft --serve
+  envsuite report runs/textcraft --episode 17 --advantages own rloo
+  envsuite report runs/textcraft --graph 3 --advantages gigpo --out group-3.png
 """
 
 

@@ -24,9 +24,9 @@ SHOW = TrainerProgram(
 With --zero-shot, the model answers instead, and a table says how many of its answers each codec reads.
 {ORDER}
 examples:
-  envsuite show-prompt --config configs/quickstart.yaml
-  envsuite show-prompt --config configs/quickstart.yaml --prompt.template steps --prompt.memory "window(2)"
-  envsuite show-prompt --config configs/quickstart.yaml --zero-shot 60
+  envsuite show-prompt --config configs/textcraft.yaml
+  envsuite show-prompt --config configs/textcraft.yaml --prompt.template steps --prompt.memory "window(2)"
+  envsuite show-prompt --config configs/textcraft.yaml --zero-shot 60
 """,
     options={
         "--steps N": "Show at most N steps; with --zero-shot, the first N steps of each episode. By default 3.",

@@ -1,6 +1,6 @@
 """``python -m trainers.programs.tryout EXTRA...``: one small step of what each of the trainer's extras is for.
 
-``envsuite doctor`` runs it. The model is the quick start's, which is shipped.
+``envsuite doctor`` runs it. The model is that of configs/textcraft.yaml, which is shipped.
 """
 
 from __future__ import annotations

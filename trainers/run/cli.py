@@ -55,13 +55,13 @@ TRAIN = TrainerProgram(
     f"""Train a language agent by reinforcement learning.
 {ORDER}
 examples:
-  envsuite train --config configs/quickstart.yaml --processes 2
-  envsuite train --config configs/quickstart.yaml --recipe grpo --name grpo --seed 1
-  envsuite train --config configs/quickstart.yaml --optim.lr 3e-4 --method.options.gamma 0.9
-  envsuite train --config configs/quickstart.yaml --resume
-  envsuite train --config configs/quickstart.yaml --print-config
+  envsuite train --config configs/textcraft.yaml --processes 2
+  envsuite train --config configs/textcraft.yaml --recipe grpo --name grpo --seed 1
+  envsuite train --config configs/textcraft.yaml --optim.lr 3e-4 --method.options.gamma 0.9
+  envsuite train --config configs/textcraft.yaml --resume
+  envsuite train --config configs/textcraft.yaml --print-config
   envsuite train --list-recipes
-  accelerate launch -m trainers.train --config configs/quickstart.yaml   # by a launcher of your own
+  accelerate launch -m trainers.train --config configs/textcraft.yaml   # by a launcher of your own
 """,
     resumes=True,
     trains=True,
@@ -82,11 +82,11 @@ EVALUATE = TrainerProgram(
 the results are written to standard output as JSON.
 {ORDER}
 examples:
-  envsuite eval model --config configs/quickstart.yaml --model.path runs/quickstart/checkpoints/iteration-00060
-  envsuite eval model --config configs/quickstart.yaml --evaluation.episodes 64 > result.json
-  envsuite eval model --config configs/quickstart.yaml --rollout.engine openai \\
+  envsuite eval model --config configs/textcraft.yaml --model.path runs/textcraft/checkpoints/iteration-00060
+  envsuite eval model --config configs/textcraft.yaml --evaluation.episodes 64 > result.json
+  envsuite eval model --config configs/textcraft.yaml --rollout.engine openai \\
     --rollout.engine_options "{{url: 'http://127.0.0.1:8000/v1', model: NAME}}" --prompt.codec native --keep episodes
-  envsuite eval model --config configs/quickstart.yaml --out results --seeds 5
+  envsuite eval model --config configs/textcraft.yaml --out results --seeds 5
 """,
     options={
         "--out FOLDER": "Append a line for each episode to a file there when it ends, for `envsuite eval table`; what "

@@ -18,7 +18,7 @@ _FOLDERS = {
 def located(name: str) -> Path:
     """The file or folder that a relative path names: here, or else among those that are shipped.
 
-    ``configs/quickstart.yaml`` is the file of the working folder if there is one, and otherwise the one that is
+    ``configs/textcraft.yaml`` is the file of the working folder if there is one, and otherwise the one that is
     installed with the trainer; ``models/craft-1m`` and ``examples/agents.py`` likewise. Any other path is returned as
     it is.
     """
@@ -31,7 +31,7 @@ def located(name: str) -> Path:
 
 
 def shipped_configs() -> dict[str, Path]:
-    """The shipped YAML files by the names that ``--config`` takes, such as ``configs/quickstart.yaml``."""
+    """The shipped YAML files by the names that ``--config`` takes, such as ``configs/textcraft.yaml``."""
     folder = _FOLDERS["configs"]
     if folder is None:
         return {}

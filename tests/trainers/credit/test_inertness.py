@@ -271,14 +271,14 @@ def test_every_configuration_is_silent(name, caplog):
 
 @pytest.fixture(scope="module")
 def craft() -> dict[bool, list[list[Episode]]]:
-    """Iterations in the world of the quick start, without and with greedy episodes."""
-    env = replace(parse(["--config", "configs/quickstart.yaml"]).config.envs[0], max_episode_steps=10)
+    """Iterations in the world of configs/textcraft.yaml, without and with greedy episodes."""
+    env = replace(parse(["--config", "configs/textcraft.yaml"]).config.envs[0], max_episode_steps=10)
     return {greedy: [_played(env, 4, 6, seed, 0.6, greedy) for seed in range(ITERATIONS)] for greedy in (False, True)}
 
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("name", [*recipes(), *COMPOSITIONS])
-def test_every_recipe_is_silent_in_the_world_of_the_quick_start(name, craft, caplog):
+def test_every_recipe_is_silent_in_the_world_of_textcraft(name, craft, caplog):
     method = parse(["--recipe", name]).config.method
     rounds = craft[method.plays_greedily]
     if name == "tree_grpo":  # as if three episodes each had one root

@@ -44,9 +44,7 @@ def test_a_recipe_names_settings_that_exist_and_fit_together(name):
     assert list(method.shapers) == list(written.method.get("shapers", {}))
     assert (method.replay is None) == ("spear" not in name)
     assert written.description and written.paper
-    file = (
-        "configs/quickstart-rft.yaml" if method.imitates else "configs/quickstart.yaml"
-    )  # which has filters of its own
+    file = "configs/textcraft-rft.yaml" if method.imitates else "configs/textcraft.yaml"  # which has filters of its own
     assert parse(["--config", file, "--recipe", name]).config.recipe == name
 
 

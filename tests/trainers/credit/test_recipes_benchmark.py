@@ -27,10 +27,10 @@ ITERATIONS = 8
 
 
 @pytest.mark.parametrize("row", rows(ITERATIONS), ids=lambda row: row.folder)
-def test_every_row_is_the_quick_start_but_for_its_method(tmp_path, row):
+def test_every_row_is_that_of_textcraft_but_for_its_method(tmp_path, row):
     write_settings([row], tmp_path, ITERATIONS)
     config = parse(["--config", str(tmp_path / "settings" / f"{row.folder}.yaml")]).config
-    quick = parse(["--config", str(recipes_rows.QUICK_START)]).config
+    quick = parse(["--config", str(recipes_rows.CRAFTING)]).config
     assert config.method.estimator == recipe(row.recipe).method["estimator"]
     for section in ("model", "envs", "prompt"):
         assert getattr(config, section) == getattr(quick, section)
@@ -39,7 +39,7 @@ def test_every_row_is_the_quick_start_but_for_its_method(tmp_path, row):
     assert config.iterations == ITERATIONS and not config.evaluation.envs
     own = recipe(row.recipe).method.get("shapers", {}).get("invalid_action_penalty", {})
     assert config.method.shapers["invalid_action_penalty"] == {**own, "coef": 0.0}
-    if row.folder == "quickstart":
+    if row.folder == "textcraft":
         assert config.method == quick.method
     else:
         assert config.method.options == recipe(row.recipe).method.get("options", {})
@@ -124,11 +124,11 @@ def test_the_interval_of_a_difference_is_newcombes():
 
 
 def _tiny(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
-    """In place of the quick start, a run of seconds."""
+    """In place of TextCraft, a run of seconds."""
     quick = place / "quick.yaml"
     body = settings(place, recipe="gigpo")
     quick.write_text(yaml.safe_dump({**body, "method": {"shapers": {"invalid_action_penalty": {"coef": 0.0}}}}))
-    monkeypatch.setattr(recipes_rows, "QUICK_START", quick)
+    monkeypatch.setattr(recipes_rows, "CRAFTING", quick)
 
 
 @pytest.mark.slow

@@ -195,7 +195,7 @@ def _of_run(folder: Path) -> list[Episode]:
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Episodes of the quick start's base model, some of which solve their task."""
+    """Episodes of the model of configs/textcraft.yaml, some of which solve their task."""
     folder = tmp_path_factory.mktemp("kept")
     evaluation = {"envs": [ENV], "repeats": 3, "sampling": {"temperature": 0.5, "max_tokens": 160}}
     words = _words(folder / "settings", recipe="grpo", evaluation=evaluation)

@@ -29,7 +29,7 @@ from trainers.run.cli import TRAIN, dump, parse, settings_file
 from trainers.run.config import TrainConfig
 from trainers.settings.shipped import shipped_configs
 
-CONFIG = "configs/quickstart.yaml"
+CONFIG = "configs/textcraft.yaml"
 SIZES = {
     "one node of 8 GPUs": "--nodes 1 --gpus-per-node 8",
     "four nodes of 8 GPUs": "--nodes 4 --gpus-per-node 8",
@@ -55,14 +55,14 @@ def files(target: str, *words: str) -> dict[str, str]:
     """The files that a command line writes, by their names."""
     shutil.rmtree("launch", ignore_errors=True)
     assert main([f"--{target}", "--config", CONFIG, *words]) == 0
-    return {file.name: file.read_text("utf-8") for file in Path("launch/quickstart").iterdir() if file.is_file()}
+    return {file.name: file.read_text("utf-8") for file in Path("launch/textcraft").iterdir() if file.is_file()}
 
 
 def settings() -> TrainConfig:
     """The settings that were written, as the trainer reads them once the job has written addresses of servers."""
     for name in ("textcraft", "webshop", "vllm"):
-        Path(f"launch/quickstart/{name}.servers").touch()
-    return parse(["--config", "launch/quickstart/settings.yaml"], ELSEWHERE).config
+        Path(f"launch/textcraft/{name}.servers").touch()
+    return parse(["--config", "launch/textcraft/settings.yaml"], ELSEWHERE).config
 
 
 def objects(*words: str) -> list[dict[str, Any]]:
@@ -108,7 +108,7 @@ def test_slurm_would_start_the_job(words):
     files("slurm", *words)
     where = ["--partition", partition] if partition else []
     tried = subprocess.run(
-        ["sbatch", "--test-only", *where, "launch/quickstart/job.sbatch"], capture_output=True, text=True
+        ["sbatch", "--test-only", *where, "launch/textcraft/job.sbatch"], capture_output=True, text=True
     )
     assert tried.returncode == 0, tried.stderr
 
@@ -119,7 +119,7 @@ def test_kubernetes_accepts_the_manifests(words):
         pytest.skip("no kubernetes-validate here; pip install kubernetes-validate")
     files("kubernetes", *words)
     checked = subprocess.run(
-        [validate, "--strict", *map(str, Path("launch/quickstart").glob("*.yaml"))], capture_output=True, text=True
+        [validate, "--strict", *map(str, Path("launch/textcraft").glob("*.yaml"))], capture_output=True, text=True
     )
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert checked.stderr.count("passed") + checked.stdout.count("passed") == len(objects(*words))
@@ -131,7 +131,7 @@ def test_bash_the_trainer_and_kubernetes_get_the_same_commands_which_they_accept
     checked = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True)
     assert checked.returncode == 0 and not checked.stderr, checked.stderr
     command = commands(script)[-1]
-    assert command.endswith("echo --resume)") and "--config launch/quickstart/settings.yaml" in command
+    assert command.endswith("echo --resume)") and "--config launch/textcraft/settings.yaml" in command
     config = settings()
     assert config.iterations == 18 and len(config.envs) == 2
     options = command.partition("$(")[0].replace("$HEAD", "there").replace("$JOB", "1").split()[3:]
@@ -150,7 +150,7 @@ def test_servers_take_their_environment_and_the_settings_name_them():
     assert [one.environments for one in served] == [["TextCraft-v0"], ["WebShop-v0"]]
     config = settings()
     urls = [env.url for env in (*config.envs, *config.evaluation.envs)]
-    folder = f"file://{Path.cwd()}/launch/quickstart"
+    folder = f"file://{Path.cwd()}/launch/textcraft"
     assert urls == [f"{folder}/textcraft.servers"] * 2 + [f"{folder}/webshop.servers"]
     assert all(f'> "$folder/{name}.servers"' in written["job.sbatch"] for name in ("textcraft", "webshop"))
 
@@ -158,9 +158,9 @@ def test_servers_take_their_environment_and_the_settings_name_them():
 def test_addresses_of_servers_are_those_of_the_nodes_that_slurm_puts_them_on():
     script = files("slurm", *SIZES["vLLM on nodes of its own"].split(), "--servers", "3")["job.sbatch"]
     lines = "\n".join(line for line in script.splitlines() if line.startswith(("for i", "PORT=")))
-    nodes = "nodes=(a b c d); PORT=100; folder=launch/quickstart; "
+    nodes = "nodes=(a b c d); PORT=100; folder=launch/textcraft; "
     subprocess.run(["bash", "-c", nodes + lines], check=True)
-    read = {name: Path(f"launch/quickstart/{name}.servers").read_text().split() for name in ("textcraft", "vllm")}
+    read = {name: Path(f"launch/textcraft/{name}.servers").read_text().split() for name in ("textcraft", "vllm")}
     assert read["textcraft"] == ["http://a:100", "http://b:101", "http://a:102"]
     assert read["vllm"] == [f"http://{'c' if i < 8 else 'd'}:{103 + i}" for i in range(12)]
     assert "#SBATCH --nodes=4\n" in script and "--relative=2 --ntasks-per-node=8" in script
@@ -219,7 +219,7 @@ def test_names_of_long_servers_are_cut_with_that_of_the_run():
 def test_only_pods_of_the_run_reach_its_pods():
     made = objects("--servers", "2")
     (policy,) = [one["spec"] for one in made if one["kind"] == "NetworkPolicy"]
-    label = {"app.kubernetes.io/instance": "quickstart"}
+    label = {"app.kubernetes.io/instance": "textcraft"}
     assert policy["podSelector"]["matchLabels"] == label and policy["policyTypes"] == ["Ingress"]
     assert policy["ingress"] == [{"from": [{"podSelector": {"matchLabels": label}}]}]
     labels = [one["spec"]["template"]["metadata"]["labels"] for one in made if one["kind"] in ("Job", "StatefulSet")]
@@ -248,7 +248,7 @@ def test_the_trainers_processes_have_the_gpus_that_vllm_leaves():
 def test_a_dry_run_prints_the_files_and_writes_none(capsys):
     assert main(["--slurm", "--config", CONFIG, "--dry-run"]) == 0
     said = capsys.readouterr().out
-    assert "# launch/quickstart/settings.yaml\nname: quickstart\n" in said and "#SBATCH --nodes=1\n" in said
+    assert "# launch/textcraft/settings.yaml\nname: textcraft\n" in said and "#SBATCH --nodes=1\n" in said
     assert not Path("launch").exists()
 
 
@@ -291,8 +291,8 @@ def test_pods_have_no_rights_are_bounded_and_write_to_the_volume_alone(words):
             }  # fmt: skip
             assert container["image"] == f"envsuite-trainer:{__version__}"
             variables = {one["name"]: one for one in container["env"]}
-            assert variables[TOKEN_VARIABLE]["valueFrom"]["secretKeyRef"] == {"name": "quickstart", "key": "token"}
-            assert container["envFrom"] == [{"secretRef": {"name": "quickstart-env", "optional": True}}]
+            assert variables[TOKEN_VARIABLE]["valueFrom"]["secretKeyRef"] == {"name": "textcraft", "key": "token"}
+            assert container["envFrom"] == [{"secretRef": {"name": "textcraft-env", "optional": True}}]
         (container,) = pod["containers"]
         resources = container["resources"]
         assert {"cpu", "memory"} <= {*resources.get("limits", {}), *resources.get("requests", {})}
@@ -320,11 +320,11 @@ def test_services_lead_to_their_pods_and_names_of_pods_are_those_that_are_asked(
     for name, spec in services.items():
         assert spec["selector"] == roles[name]["template"]["metadata"]["labels"] and spec["clusterIP"] == "None"
         assert roles[name].get("serviceName", roles[name]["template"]["spec"].get("subdomain")) == name
-    trainer = roles["quickstart-trainer"]
+    trainer = roles["textcraft-trainer"]
     assert trainer["completions"] == trainer["parallelism"] == int(words[words.index("--nodes") + 1])
     variables = {one["name"]: one.get("value") for one in trainer["template"]["spec"]["containers"][0]["env"]}
     if trainer["completions"] > 1:
-        assert variables["HEAD"] == "quickstart-trainer-0.quickstart-trainer" and "quickstart-trainer" in services
+        assert variables["HEAD"] == "textcraft-trainer-0.textcraft-trainer" and "textcraft-trainer" in services
     waits = " ".join(one["command"][2] for one in trainer["template"]["spec"].get("initContainers", []))
     asked = re.findall(r"http://([\w.-]+):8080/", waits)
     assert sorted(asked) == sorted(name for name, spec in roles.items() if "replicas" in spec)

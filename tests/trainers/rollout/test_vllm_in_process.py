@@ -66,7 +66,7 @@ def test_settings_that_cannot_work_in_the_process_are_refused(name: str) -> None
 def test_a_run_trains_with_vllm_in_each_of_its_processes_and_goes_on_from_its_checkpoint(
     tmp_path: Path, processes: int
 ) -> None:
-    settings = yaml.safe_load((ROOT / "configs/quickstart.yaml").read_text())
+    settings = yaml.safe_load((ROOT / "configs/textcraft.yaml").read_text())
     settings["rollout"] |= {"tasks": 2, "group_size": 2, "engine": "vllm", "engine_options": {"place": "process"}}
     settings["evaluation"]["episodes"] = 4
     settings |= {"output": str(tmp_path), "checkpoint_every": 1}
@@ -79,6 +79,6 @@ def test_a_run_trains_with_vllm_in_each_of_its_processes_and_goes_on_from_its_ch
             capture_output=True, text=True, env=_HERE, timeout=600, check=False,
         )  # fmt: skip
         assert run.returncode == 0, run.stderr[-4000:]
-        assert (tmp_path / f"quickstart/checkpoints/iteration-{iterations:05d}").is_dir()
-    log = (tmp_path / "quickstart/run.log").read_text()
+        assert (tmp_path / f"textcraft/checkpoints/iteration-{iterations:05d}").is_dir()
+    log = (tmp_path / "textcraft/run.log").read_text()
     assert log.count("vLLM in this process: log-probabilities of the probe differ") >= 4

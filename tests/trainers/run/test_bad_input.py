@@ -203,7 +203,7 @@ def test_a_run_of_one_process_says_that_it_shards_nothing(place, caplog):
 
 
 def test_what_print_config_prints_gives_the_same_config(tmp_path, capsys):
-    arguments = ["--config", str(ROOT / "configs/quickstart.yaml"), "--method.options.gamma", "0.5", "--seed", "7"]
+    arguments = ["--config", str(ROOT / "configs/textcraft.yaml"), "--method.options.gamma", "0.5", "--seed", "7"]
     with pytest.raises(SystemExit) as done:
         parse([*arguments, "--print-config"])
     assert done.value.code in (0, None)

@@ -61,16 +61,20 @@ def test_a_run_ends_with_its_report_or_with_how_to_get_it(place):
 
 
 @pytest.mark.parametrize(("cores", "processes"), [({0}, 1), ({0, 1}, 2), (set(range(64)), 2)])
-def test_the_quick_start_has_two_processes_with_a_thread_each_where_there_are_two_cores(monkeypatch, cores, processes):
-    launched: list[list[str]] = []
-    monkeypatch.chdir(ROOT)
+def test_the_quick_start_has_two_processes_with_a_thread_each_where_there_are_two_cores(
+    tmp_path, monkeypatch, cores, processes
+):
+    launched, imitated = list[list[str]](), list[list[str]]()
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: cores, raising=False)
     monkeypatch.setattr("trainers.programs.train.launch", lambda words: launched.append(words) or 0)
+    monkeypatch.setattr(quickstart, "imitate", lambda words: imitated.append(words) or 0)
     monkeypatch.setenv("ACCELERATE_USE_CPU", "false")
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     monkeypatch.delenv("OMP_NUM_THREADS")
     assert quickstart.main(["--name", "never-started"]) == 0
+    assert imitated == [["--config", "imitate.yaml"]] and (tmp_path / "errand/errand.py").is_file()
     parser = launch_command_parser()
     given = parser.parse_args(launched[0])
     settings = load_config_from_file(given.config_file)
@@ -78,6 +82,22 @@ def test_the_quick_start_has_two_processes_with_a_thread_each_where_there_are_tw
     assert given.training_script == "trainers.train" and given.module
 
 
-def test_the_quick_start_loses_at_most_three_iterations_and_keeps_its_last_checkpoint():
-    config = parse(["--config", "configs/quickstart.yaml"]).config
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--optim.lrr", "1"], "Nearest: 'lr'"),
+        (["--envs", "[{id: nope.py}]"], "there is no such file"),
+        ([], "errand is there and has no train.yaml"),
+    ],
+)
+def test_the_quick_start_refuses_what_cannot_work_before_it_writes(tmp_path, monkeypatch, capsys, words, reason):
+    monkeypatch.chdir(tmp_path)
+    if not words:
+        (tmp_path / "errand").mkdir()
+    assert quickstart.main(words) == 2
+    assert reason in capsys.readouterr().err and not [*tmp_path.rglob("*.*")]
+
+
+def test_textcraft_loses_at_most_three_iterations_and_keeps_its_last_checkpoint():
+    config = parse(["--config", "configs/textcraft.yaml"]).config
     assert config.checkpoint_every == 3 and not config.iterations % 3 and config.keep_checkpoints == 2

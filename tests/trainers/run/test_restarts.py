@@ -132,7 +132,7 @@ def test_an_unknown_error_is_not_tried_twice_at_one_iteration(tmp_path):
     ],
 )
 def test_restarts_that_nobody_would_do_are_refused(words, text, capsys):
-    assert command(["--config", "configs/quickstart.yaml", *words]) == 2
+    assert command(["--config", "configs/textcraft.yaml", *words]) == 2
     assert "--max-restarts" in (said := capsys.readouterr().err) and text in said
 
 

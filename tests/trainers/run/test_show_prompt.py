@@ -51,7 +51,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> R
     monkeypatch.chdir(ROOT)
 
     def start(*arguments: str, code: int = 0) -> str:
-        assert main(["--config", "configs/quickstart.yaml", *arguments]) == code
+        assert main(["--config", "configs/textcraft.yaml", *arguments]) == code
         said = capfd.readouterr()
         return said.err if code else said.out
 
@@ -168,7 +168,7 @@ def test_the_models_own_answers_are_counted_by_codec(run):
 def test_the_expected_time_is_told_before_the_model_answers(monkeypatch, capfd):
     monkeypatch.chdir(ROOT)
     arguments = ["--zero-shot", "1", "--steps", "1", "--rollout.sampling.max_tokens", "4"]
-    assert main(["--config", "configs/quickstart.yaml", *arguments]) == 0
+    assert main(["--config", "configs/textcraft.yaml", *arguments]) == 0
     assert re.search(r"^expected: at most about \d+ s, an estimate", capfd.readouterr().err, re.MULTILINE)
 
 

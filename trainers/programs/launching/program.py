@@ -23,8 +23,8 @@ LAUNCH = TrainerProgram(
     f"""Write the files that train on a cluster, into launch/<name>, or start the same roles here.
 {ORDER}
 examples:
-  envsuite launch --local 2 --config configs/quickstart.yaml --servers 2
-  envsuite launch --slurm --config configs/quickstart.yaml --nodes 4 --gpus-per-node 8 --servers 4 --dry-run
+  envsuite launch --local 2 --config configs/textcraft.yaml --servers 2
+  envsuite launch --slurm --config configs/textcraft.yaml --nodes 4 --gpus-per-node 8 --servers 4 --dry-run
   envsuite launch --kubernetes --config configs/webshop.yaml --nodes 2 --gpus-per-node 8 --servers 8
 """,
     trains=True,

@@ -150,9 +150,9 @@ def _cache() -> InstallationCheck:
 
 
 def quickstart() -> list[InstallationCheck]:
-    """Whether the trainer finds settings and model of the quick start and takes them."""
+    """Whether the trainer takes the settings of the quick start."""
     probe = module("envsuite.cli", "quickstart", "--check")
     if probe.code == 0:
-        return [InstallationCheck("quick start", "settings and model", "ok", "found", required=True)]
+        return [InstallationCheck("quick start", "settings", "ok", "found", required=True)]
     mend = "pip install 'envsuite[train]'"
-    return [InstallationCheck("quick start", "settings and model", "broken", probe.why, mend, True)]
+    return [InstallationCheck("quick start", "settings", "broken", probe.why, mend, True)]

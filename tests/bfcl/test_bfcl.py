@@ -7,7 +7,6 @@ import decimal
 import importlib.metadata
 import random
 import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -133,17 +132,17 @@ def expert_solves(task_id: str, env: BFCL) -> bool:
 
 
 @pytest.mark.parametrize("category", package.CATEGORIES)
-def test_answer_sequences_pass_here_and_in_the_original(category: str) -> None:
+def test_answer_sequences_pass_here_and_in_the_original(category):
     env = BFCL(split=None)
     assert all(expert_solves(f"{category}_{number}", env) for number in (*range(0, 200, 25), 49, 173))
 
 
-def test_damaged_sequences_are_judged_as_in_the_original() -> None:
+def test_damaged_sequences_are_judged_as_in_the_original():
     passing, refused, different = differences(80, seed=0)
     assert different == 0 and 0 < passing < 60 and refused > 0
 
 
-def test_episodes_leave_the_process_and_the_package_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_episodes_leave_the_process_and_the_package_as_they_were(monkeypatch):
     modules = [importlib.import_module(place) for place in {*package._constants().CLASS_FILE_PATH_MAPPING.values()}
                if not place.endswith(("web_search", "kv", "vector", "rec_sum"))]  # fmt: skip
 
@@ -165,7 +164,7 @@ def test_episodes_leave_the_process_and_the_package_as_they_were(monkeypatch: py
     assert text == "Error during execution: exponent is larger than 10000"
 
 
-def test_a_reward_per_turn_adds_up_to_one_and_a_turn_has_at_most_20_steps() -> None:
+def test_a_reward_per_turn_adds_up_to_one_and_a_turn_has_at_most_20_steps():
     env = BFCL(split=None, reward="turn")
     env.reset(options={"task_id": "base_1"})
     turns = package.conversations()["base_1"].answers
@@ -176,9 +175,7 @@ def test_a_reward_per_turn_adds_up_to_one_and_a_turn_has_at_most_20_steps() -> N
     assert env.done and texts[-1] == TOO_LONG and texts[-2] == texts[0]
 
 
-def test_what_is_missing_or_damaged_is_said_with_the_remedy_or_the_line(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_is_missing_or_damaged_is_said_with_the_remedy_or_the_line(monkeypatch, tmp_path):
     shutil.copytree(package._data(), tmp_path, dirs_exist_ok=True)
     file = tmp_path / "multi_turn_func_doc" / "math_api.json"
     file.write_bytes(b"\n".join([*file.read_bytes().splitlines()[:2], b'{"name": "add"}']))
@@ -190,7 +187,7 @@ def test_what_is_missing_or_damaged_is_said_with_the_remedy_or_the_line(
         package.package_version.__wrapped__()
 
 
-def test_a_demonstration_says_when_functions_come_and_plays_again() -> None:
+def test_a_demonstration_says_when_functions_come_and_plays_again():
     env = BFCL()
     played = demonstrate(env, "miss_func_0", BFCLExpert().act, None, env_options={}, player="expert")
     read = Demonstration.from_json(row_of(played, "tags")["episode"])
@@ -199,13 +196,13 @@ def test_a_demonstration_says_when_functions_come_and_plays_again() -> None:
 
 
 @pytest.mark.slow
-def test_all_answer_sequences_pass_here_and_in_the_original() -> None:
+def test_all_answer_sequences_pass_here_and_in_the_original():
     env = BFCL(split=None)
     assert [task_id for task_id in IDS if not expert_solves(task_id, env)] == []
 
 
 @pytest.mark.slow
-def test_5_000_damaged_sequences_are_judged_as_in_the_original(capsys: pytest.CaptureFixture[str]) -> None:
+def test_5_000_damaged_sequences_are_judged_as_in_the_original(capsys):
     passing, refused, different = differences(5_000, seed=1)
     with capsys.disabled():
         print(f"\n5000 damaged: {passing} pass, {refused} with a refused call, {different} differ")
@@ -213,5 +210,5 @@ def test_5_000_damaged_sequences_are_judged_as_in_the_original(capsys: pytest.Ca
 
 
 @pytest.mark.slow
-def test_none_of_100_000_actions_raises() -> None:
+def test_none_of_100_000_actions_raises():
     testing.any_actions(Check("BFCL-v0", testing.any_actions), 100_000)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -83,26 +82,20 @@ def _close(ours: tuple[Any, torch.Tensor], own: tuple[Any, torch.Tensor], gap: f
 
 @pytest.mark.parametrize("rows", [True, False])
 @pytest.mark.parametrize("name", [*MODELS, *HYBRIDS])
-def test_in_float32_log_probabilities_and_gradients_are_those_of_a_cpu(
-    name: str, rows: bool, device: torch.device
-) -> None:
+def test_in_float32_log_probabilities_and_gradients_are_those_of_a_cpu(name, rows, device):
     _close(_computed(name, device, "float32", rows=rows), _computed(name, CPU, "float32", rows=rows), 1e-4, 1e-3)
 
 
 @pytest.mark.parametrize("checkpointing", [True, False])
 @pytest.mark.parametrize("name", [*MODELS, *HYBRIDS])
-def test_in_bfloat16_they_are_those_of_float32_to_its_rounding(
-    name: str, checkpointing: bool, device: torch.device
-) -> None:
+def test_in_bfloat16_they_are_those_of_float32_to_its_rounding(name, checkpointing, device):
     ours = _computed(name, device, "bfloat16", checkpointing=checkpointing)
     _close(ours, _computed(name, CPU, "float32"), 0.02, 0.1)
 
 
 @pytest.mark.parametrize("installed", [True, False])
 @pytest.mark.parametrize("name", HYBRIDS)
-def test_a_hybrid_in_a_tree_is_what_it_is_alone_with_and_without_the_libraries(
-    name: str, installed: bool, device: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hybrid_in_a_tree_is_what_it_is_alone_with_and_without_the_libraries(name, installed, device, monkeypatch):
     """In bfloat16; in float32 the libraries are never used."""
     lacking = [library for library in HYBRIDS[name] if importlib.util.find_spec(library) is None]
     if installed and lacking:
@@ -129,18 +122,14 @@ def test_a_hybrid_in_a_tree_is_what_it_is_alone_with_and_without_the_libraries(
 @pytest.mark.parametrize("checkpointing", [True, False])
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "gpt2"])
-def test_kernels_of_attention_have_the_log_probabilities_and_gradients_of_pytorchs(
-    name: str, kernel: AttentionKernel, checkpointing: bool, device: torch.device
-) -> None:
+def test_kernels_of_attention_have_the_log_probabilities_and_gradients_of_pytorchs(name, kernel, checkpointing, device):
     _available(kernel)
     ours = _computed(name, device, "bfloat16", kernel, checkpointing=checkpointing)
     _close(ours, _computed(name, device, "bfloat16"), 0.02, 0.1)
 
 
 @pytest.mark.cuda_only
-def test_rows_of_many_lengths_are_computed_by_flex_attention_without_a_matrix_of_all_scores(
-    device: torch.device,
-) -> None:
+def test_rows_of_many_lengths_are_computed_by_flex_attention_without_a_matrix_of_all_scores(device):
     _available("flex")
     kernels._compile.cache_clear()
     model = gpu_model("llama").to(device)
@@ -162,7 +151,7 @@ def _available(kernel: AttentionKernel) -> None:
         pytest.skip(str(error))
 
 
-def test_hidden_states_are_those_of_a_cpu(device: torch.device) -> None:
+def test_hidden_states_are_those_of_a_cpu(device):
     wanted = [Fingerprint(layer, pooling) for layer in (-1, -2) for pooling in ("last", "mean")]
     found = [at_prompt_ends(gpu_model("qwen2").to(place), _table(), wanted, budget=100) for place in (device, CPU)]
     for ours, own in zip(*found, strict=True):
@@ -172,21 +161,19 @@ def test_hidden_states_are_those_of_a_cpu(device: torch.device) -> None:
 @pytest.mark.cuda_only
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", ["causal", "masked", "plain", "one"])
-def test_the_engines_kernel_gives_the_sums_that_merging_needs(
-    shape: str, dtype: torch.dtype, device: torch.device
-) -> None:
+def test_the_engines_kernel_gives_the_sums_that_merging_needs(shape, dtype, device):
     kernel_sums(shape, dtype, device)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", MODELS)
-def test_engine_and_trainer_agree(name: str, dtype: ComputeDtype, device: torch.device) -> None:
+def test_engine_and_trainer_agree(name, dtype, device):
     gap = engine_gap(gpu_model(name).to(device), dtype, OPTIM)
     assert gap <= (1e-4 if dtype == "float32" else 0.02)
 
 
 @pytest.mark.parametrize("state", ["float32", "8bit"])
-def test_the_optimiser_learns(state: str, device: torch.device) -> None:
+def test_the_optimiser_learns(state, device):
     if state == "8bit" and importlib.util.find_spec("torchao") is None:
         pytest.skip("needs torchao: pip install 'envsuite[8bit]'")
     table = _table()
@@ -201,9 +188,7 @@ def test_the_optimiser_learns(state: str, device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("base", ["bfloat16", "nf4"])
-def test_an_adapter_on_frozen_weights_learns_and_its_reference_stays(
-    base: Any, device: torch.device, tmp_path: Path
-) -> None:
+def test_an_adapter_on_frozen_weights_learns_and_its_reference_stays(base, device, tmp_path):
     pytest.importorskip("peft", reason="needs peft: pip install 'envsuite[lora]'")
     if base == "nf4":
         if device.type == "cpu":

@@ -43,7 +43,7 @@ def _metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_run_trains_on_the_gpu(name: str, place: Path, device: torch.device) -> None:
+def test_a_run_trains_on_the_gpu(name, place, device):
     if name == "flex" and device.type == "cpu":
         pytest.skip("a rehearsal on the CPU leaves out what needs CUDA")
     if name == "adapter":
@@ -60,7 +60,7 @@ def test_a_run_trains_on_the_gpu(name: str, place: Path, device: torch.device) -
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_an_iteration_of_the_quick_start(dtype: str, tmp_path: Path, device: torch.device) -> None:
+def test_an_iteration_of_the_quick_start(dtype, tmp_path, device):
     words = ["--config", "configs/textcraft.yaml", "--iterations", "1", "--evaluation.episodes", "8"]
     words += ["--output", str(tmp_path), "--model.compute_dtype", dtype]
     words += ["--rollout.tasks", "2", "--rollout.group_size", "4"] if device.type == "cpu" else []
@@ -77,7 +77,7 @@ def test_an_iteration_of_the_quick_start(dtype: str, tmp_path: Path, device: tor
 
 @pytest.mark.gpus(2)
 @pytest.mark.parametrize("name", ["copies", "copies, bfloat16", "full", "full, adapter", "hybrid"])
-def test_two_processes_have_the_metrics_of_one(name: str, place: Path, device: torch.device) -> None:
+def test_two_processes_have_the_metrics_of_one(name, place, device):
     """Over NCCL, or in a rehearsal over gloo."""
     changes: dict[str, Any] = {"iterations": 2, "optim.lr": 1e-4, "model.gradient_checkpointing": True}
     if "bfloat16" in name:
@@ -129,14 +129,14 @@ def _check_vllm(place: Path, processes: int = 1, options: dict[str, Any] | None 
 @pytest.mark.cuda_only
 @pytest.mark.parametrize("way", VLLM)
 @pytest.mark.parametrize("sleep", [True, False])
-def test_a_vllm_server_on_the_same_gpu(sleep: bool, way: str, place: Path) -> None:
+def test_a_vllm_server_on_the_same_gpu(sleep, way, place):
     """It takes a share of what is free, sleeps while the policy trains and wakes for its weights, and proves each."""
     _check_vllm(place, options={"sleep": sleep, "arguments": VLLM[way]})
 
 
 @pytest.mark.cuda_only
 @pytest.mark.parametrize("changes", [{"rollout.engine": "auto"}, ADAPTER], ids=["auto", "adapter"])
-def test_a_vllm_server_chosen_by_auto_and_one_that_reloads_adapters(changes: dict[str, Any], place: Path) -> None:
+def test_a_vllm_server_chosen_by_auto_and_one_that_reloads_adapters(changes, place):
     if "model.adapter" in changes:
         pytest.importorskip("peft", reason="needs peft: pip install 'envsuite[lora]'")
     _check_vllm(place, **changes)
@@ -145,7 +145,7 @@ def test_a_vllm_server_chosen_by_auto_and_one_that_reloads_adapters(changes: dic
 @pytest.mark.cuda_only
 @pytest.mark.gpus(2)
 @pytest.mark.parametrize("size", ["tensor-parallel-size", "data-parallel-size"])
-def test_a_vllm_server_over_two_gpus(size: str, place: Path) -> None:
+def test_a_vllm_server_over_two_gpus(size, place):
     """One process trains on the first; of two replicas each proves its weights."""
     _check_vllm(place, options={"arguments": {size: 2}})
 
@@ -153,7 +153,7 @@ def test_a_vllm_server_over_two_gpus(size: str, place: Path) -> None:
 @pytest.mark.cuda_only
 @pytest.mark.parametrize("way", VLLM)
 @pytest.mark.parametrize("processes", [1, 2])
-def test_vllm_in_the_trainers_processes(processes: int, way: str, place: Path) -> None:
+def test_vllm_in_the_trainers_processes(processes, way, place):
     """As above, without a server, on the GPU of each process."""
     if processes > torch.cuda.device_count():
         pytest.skip(f"needs {processes} GPUs, and there is {torch.cuda.device_count()}")

@@ -46,7 +46,7 @@ def lists(text: str) -> set[str]:
 
 @pytest.mark.parametrize("memory", MEMORIES)
 @pytest.mark.parametrize("name", [*TEXTUAL, *NATIVE])
-def test_prompts_list_the_tools_of_their_time(codec_and_tokenizer: Any, name: str, memory: str) -> None:
+def test_prompts_list_the_tools_of_their_time(codec_and_tokenizer, name, memory):
     codec, tokenizer = codec_and_tokenizer(name)
     env, prompts = Bakery(), list[tuple[int, ...]]()
     talk = Conversation(tokenizer, PromptSpec(codec, make_memory(memory)), env.tools, env.max_calls)
@@ -80,9 +80,7 @@ def test_prompts_list_the_tools_of_their_time(codec_and_tokenizer: Any, name: st
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
 @given(text=st.text("ab é.,!?\n\"'{}[]", max_size=40), thought=st.sampled_from(["", "hm, well"]))
 @pytest.mark.parametrize("name", [*TEXTUAL, *NATIVE])
-def test_a_text_without_a_call_is_a_reply_where_there_is_one(
-    codec_and_tokenizer: Any, name: str, text: str, thought: str
-) -> None:
+def test_a_text_without_a_call_is_a_reply_where_there_is_one(codec_and_tokenizer, name, text, thought):
     codec, _ = codec_and_tokenizer(name)
     plain = f"<think>{thought}</think>{text}" if name in TEXTUAL and thought else text
     if name not in TEXTUAL and codec.dialect.thinks:
@@ -102,13 +100,13 @@ def test_a_text_without_a_call_is_a_reply_where_there_is_one(
         ("tools", "<tool_call>{</tool_call>"), ("search-r1", "<knead>dough"), ("Qwen3", "<tool_call>{</tool_call>"),
     ],
 )  # fmt: skip
-def test_what_is_meant_as_a_call_is_no_reply(codec_and_tokenizer: Any, name: str, attempt: str) -> None:
+def test_what_is_meant_as_a_call_is_no_reply(codec_and_tokenizer, name, attempt):
     parsed = codec_and_tokenizer(name)[0].parse(attempt, Bakery.tools, 2)
     assert parsed.action is None and parsed.error
 
 
 @pytest.mark.parametrize("name", NATIVE)
-def test_after_a_reply_the_user_speaks_and_no_tool_is_listed_for_it(codec_and_tokenizer: Any, name: str) -> None:
+def test_after_a_reply_the_user_speaks_and_no_tool_is_listed_for_it(codec_and_tokenizer, name):
     codec, _ = codec_and_tokenizer(name)
     assert codec.reply(codec.turn(codec.text("Done."), Bakery.tools), "Next?")["role"] == "user"
     assert REPLY.name not in [tool["function"]["name"] for tool in codec.chat_tools(Bakery.tools)]
@@ -117,7 +115,7 @@ def test_after_a_reply_the_user_speaks_and_no_tool_is_listed_for_it(codec_and_to
 
 @pytest.mark.parametrize("memory", ["window(1)", "full", "rendered"])
 @pytest.mark.parametrize("native", [True, False])
-def test_requests_to_an_endpoint_have_the_tools_of_their_time(native: bool, memory: str) -> None:
+def test_requests_to_an_endpoint_have_the_tools_of_their_time(native, memory):
     codec: Codec = EndpointCodec() if native else make_codec("tags")
     env = Bakery()
     chat = Chat(PromptSpec(codec, make_memory(memory)), env.tools, env.max_calls)
@@ -136,7 +134,7 @@ def test_requests_to_an_endpoint_have_the_tools_of_their_time(native: bool, memo
     assert chat.parse(call).action == bake()
 
 
-def test_demonstrations_list_new_tools_where_they_come_and_the_native_form_is_refused() -> None:
+def test_demonstrations_list_new_tools_where_they_come_and_the_native_form_is_refused():
     env = Bakery()
     first, info = env.reset()
     steps = []

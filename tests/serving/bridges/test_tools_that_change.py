@@ -20,7 +20,7 @@ from envsuite.vector import EnvFactory, make_vector
 BAKERY = "bakery_world:Bakery-v0"
 
 
-def test_an_environment_on_a_server_names_and_refuses_the_same_tools() -> None:
+def test_an_environment_on_a_server_names_and_refuses_the_same_tools():
     with serving(ServerSettings((BAKERY,), port=0, workers=0)) as server:
         here, remote = Bakery(), RemoteEnv(server.url, BAKERY)
         assert remote.observation_space == here.observation_space and remote.tools_change
@@ -32,7 +32,7 @@ def test_an_environment_on_a_server_names_and_refuses_the_same_tools() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_vectors_pass_the_tools_on(workers: int) -> None:
+def test_vectors_pass_the_tools_on(workers):
     with make_vector([EnvFactory(BAKERY)], slots=1, workers=workers) as vector:
         vector.reset(0, 0, task_id="rye")
         seen = [vector.poll(60.0)[0].observation]
@@ -41,7 +41,7 @@ def test_vectors_pass_the_tools_on(workers: int) -> None:
         assert [observation["tools"] for observation in seen] == [("knead", "sell", "reply"), ("sell", "bake", "reply")]
 
 
-def test_mcp_lists_the_tools_of_its_session_and_says_when_they_are_others() -> None:
+def test_mcp_lists_the_tools_of_its_session_and_says_when_they_are_others():
     async def play() -> None:
         async with Client(f"{bridge.url}/mcp/{BAKERY}") as client:
 
@@ -62,7 +62,7 @@ def test_mcp_lists_the_tools_of_its_session_and_says_when_they_are_others() -> N
         run(play)
 
 
-def test_openenv_names_the_tools_in_observations_and_lists_those_of_the_session() -> None:
+def test_openenv_names_the_tools_in_observations_and_lists_those_of_the_session():
     async def play() -> None:
         episodes = OpenEnvEpisodes(BridgePlayer(offer(BAKERY), Seats(1)))
 

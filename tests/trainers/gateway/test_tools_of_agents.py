@@ -27,7 +27,7 @@ class Baker:
         return bake() if world.replies and not world.baked else reply("All is done.")
 
 
-def test_an_agent_s_tools_are_those_that_can_be_called_now_and_prompts_have_them(speaks: Any) -> None:
+def test_an_agent_s_tools_are_those_that_can_be_called_now_and_prompts_have_them(speaks):
     place = Place(speaks, lambda prompt: "Well.")
     session, game = place.open(), AgentEpisode(EnvFactory("bakery_world:Bakery-v0").make(), "rye", place.gateway)
     game.join_session(session)
@@ -46,7 +46,7 @@ def test_an_agent_s_tools_are_those_that_can_be_called_now_and_prompts_have_them
     assert BAKE.description not in prompts[0] and BAKE.description in prompts[1]
 
 
-def test_the_expert_replies_with_a_text_where_the_agent_s_model_has_no_tool_for_it(speaks: Any) -> None:
+def test_the_expert_replies_with_a_text_where_the_agent_s_model_has_no_tool_for_it(speaks):
     place = Place(speaks, lambda prompt: "Well.")
     game = AgentEpisode(EnvFactory("bakery_world:Bakery-v0").make(), "rye", place.gateway)
     game.join_session(place.open())

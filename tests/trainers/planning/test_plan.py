@@ -56,9 +56,7 @@ def dry(model: ModelConfig | None = None, ranks: int = 1, layers: int = 2, state
         ("qwen3-32b", 32.8, 31.2, 0.05),
     ],
 )
-def test_a_shipped_shape_has_as_many_weights_as_its_model_card_says(
-    name: str, billions: float, without_embeddings: float, rounding: float
-) -> None:
+def test_a_shipped_shape_has_as_many_weights_as_its_model_card_says(name, billions, without_embeddings, rounding):
     found = on_meta(shape_of("", name))
     count = sum(p.numel() for p in found.parameters())
     embeddings = {id(m.weight): m.weight.numel() for m in (found.get_input_embeddings(), found.get_output_embeddings())}
@@ -67,11 +65,11 @@ def test_a_shipped_shape_has_as_many_weights_as_its_model_card_says(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_shipped_shape_can_be_made(name: str) -> None:
+def test_every_shipped_shape_can_be_made(name):
     assert sum(p.numel() for p in on_meta(shape_of("", name)).parameters()) > 1e9
 
 
-def test_full_training_in_float32_holds_sixteen_bytes_a_weight_and_moments_of_eight_bits_a_quarter() -> None:
+def test_full_training_in_float32_holds_sixteen_bytes_a_weight_and_moments_of_eight_bits_a_quarter():
     sizes = dry().sizes
     count = sum(p.numel() for p in on_meta(shape()).parameters())
     assert sizes.parameters == sizes.trained == count
@@ -80,7 +78,7 @@ def test_full_training_in_float32_holds_sixteen_bytes_a_weight_and_moments_of_ei
 
 
 @pytest.mark.seconds
-def test_lora_trains_only_its_adapter_and_halves_frozen_weights_in_bfloat16() -> None:
+def test_lora_trains_only_its_adapter_and_halves_frozen_weights_in_bfloat16():
     model = ModelConfig(compute_dtype="bfloat16", adapter=AdapterConfig(rank=4, base="bfloat16"))
     sizes, whole = dry(model).sizes, dry().sizes
     assert sizes.parameters == whole.parameters
@@ -89,7 +87,7 @@ def test_lora_trains_only_its_adapter_and_halves_frozen_weights_in_bfloat16() ->
     assert (sizes.gradients, sizes.moments) == (4 * sizes.trained, 8 * sizes.trained)
 
 
-def test_sharding_divides_weights_gradients_and_moments_and_nothing_else() -> None:
+def test_sharding_divides_weights_gradients_and_moments_and_nothing_else():
     one, four = dry(), dry(ModelConfig(shard="full"), ranks=4)
     for name in ("weights", "gradients", "moments"):
         assert getattr(four.sizes, name) == pytest.approx(getattr(one.sizes, name) / 4, rel=0.01), name
@@ -101,7 +99,7 @@ def test_sharding_divides_weights_gradients_and_moments_and_nothing_else() -> No
 
 
 @pytest.mark.seconds
-def test_a_sharded_model_in_bfloat16_holds_no_more_weights_in_passing_where_it_is_deeper() -> None:
+def test_a_sharded_model_in_bfloat16_holds_no_more_weights_in_passing_where_it_is_deeper():
     model = ModelConfig(shard="full", compute_dtype="bfloat16")
     trials = [MemoryTrial(shape(layers), model, OptimConfig(), 4, 4, ROWS, on_gpu=True) for layers in (4, 8)]
     few, more = (trial._run().update.kinds[WEIGHTS] for trial in trials)
@@ -109,13 +107,13 @@ def test_a_sharded_model_in_bfloat16_holds_no_more_weights_in_passing_where_it_i
 
 
 @pytest.mark.seconds
-def test_checkpointing_takes_less_memory_and_more_products() -> None:
+def test_checkpointing_takes_less_memory_and_more_products():
     plain, saving = dry(layers=4), dry(ModelConfig(gradient_checkpointing=True), layers=4)
     assert saving.update.peak < 0.7 * plain.update.peak
     assert 1.1 * plain.update.products < saving.update.products < 1.4 * plain.update.products
 
 
-def test_products_are_those_of_a_forward_and_two_backward_passes() -> None:
+def test_products_are_those_of_a_forward_and_two_backward_passes():
     found = dry().update.products
     count = sum(p.numel() for name, p in on_meta(shape()).named_parameters() if p.dim() == 2 and "embed" not in name)
     logits = 6 * SHAPE["vocab_size"] * SHAPE["hidden_size"] * ROWS.count * ROWS.response
@@ -125,7 +123,7 @@ def test_products_are_those_of_a_forward_and_two_backward_passes() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 4])
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_two_shallow_models_stand_for_a_deep_one(ranks: int, checkpointing: bool) -> None:
+def test_two_shallow_models_stand_for_a_deep_one(ranks, checkpointing):
     model = ModelConfig(gradient_checkpointing=checkpointing, shard="full", compute_dtype="bfloat16")
     trial = MemoryTrial(shape(12), model, OptimConfig(), ranks, ranks, ROWS)
     whole, grown = trial._run(), trial.run()
@@ -136,14 +134,14 @@ def test_two_shallow_models_stand_for_a_deep_one(ranks: int, checkpointing: bool
 
 
 @pytest.mark.slow
-def test_layers_of_several_kinds_are_kept_in_their_pattern() -> None:
+def test_layers_of_several_kinds_are_kept_in_their_pattern():
     gemma = Gemma2Config(num_hidden_layers=10, head_dim=16, sliding_window=16, **SHAPE)
     trial = MemoryTrial(gemma, ModelConfig(), OptimConfig(), 1, 1, ROWS)
     assert trial.run().update.peak == pytest.approx(trial._run().update.peak, rel=0.01)
 
 
 @pytest.mark.slow
-def test_the_largest_micro_batch_is_the_last_that_fits() -> None:
+def test_the_largest_micro_batch_is_the_last_that_fits():
     where = Machines(1, 1, replace(GPUS["L4"], memory=1.9 * 2**30))
     planner = RunPlanner(shape(), where, steps=50, prompt=200, response=100)
     words = "--prompt.max_tokens 412 --rollout.slots 1 --rollout.sampling.max_tokens 100"
@@ -155,7 +153,7 @@ def test_the_largest_micro_batch_is_the_last_that_fits() -> None:
 
 
 @pytest.mark.seconds
-def test_what_a_run_leaves_to_its_plan_is_the_fastest_that_fits() -> None:
+def test_what_a_run_leaves_to_its_plan_is_the_fastest_that_fits():
     config = TrainConfig(model=ModelConfig(compute_dtype="bfloat16", shard="full"))
 
     def planned(memory: float, **changes: Any) -> RunPlan:
@@ -179,9 +177,7 @@ def test_what_a_run_leaves_to_its_plan_is_the_fastest_that_fits() -> None:
     assert cpu.config.model.gradient_checkpointing is False and not cpu.adds_up_once
 
 
-def test_a_run_on_gpus_is_planned_before_its_model_is_loaded_and_one_on_a_cpu_is_not(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_run_on_gpus_is_planned_before_its_model_is_loaded_and_one_on_a_cpu_is_not(monkeypatch, tmp_path):
     shape().save_pretrained(tmp_path)
     config = TrainConfig(model=ModelConfig(path=str(tmp_path), shard="full"), prompt=PromptConfig(max_tokens=300))
     rooms = {"most": [9e9, 9e9], "least": [9e9, 1e9], "none": [9e9, 9e9]}
@@ -199,7 +195,7 @@ def test_a_run_on_gpus_is_planned_before_its_model_is_loaded_and_one_on_a_cpu_is
 
 
 @pytest.mark.seconds
-def test_vllm_takes_its_share_throughout_or_while_the_model_does_not_train() -> None:
+def test_vllm_takes_its_share_throughout_or_while_the_model_does_not_train():
     where = Machines(1, 1, GPUS["H100"])
     planner, config = RunPlanner(shape(), where, steps=5, prompt=40, response=24), TrainConfig()
     for options, share, sleeps in (
@@ -216,7 +212,7 @@ def test_vllm_takes_its_share_throughout_or_while_the_model_does_not_train() -> 
         assert size == pytest.approx(expected), options
 
 
-def test_a_compact_memory_bounds_prompts() -> None:
+def test_a_compact_memory_bounds_prompts():
     config = TrainConfig(prompt=PromptConfig(memory="compact(300)"))
     work = Workload.of(config, shape(), Machines(1, 1, GPUS["H100"]), steps=5, prompt=None, response=24)
     assert (work.longest_prompt, work.prompt, work.merges) == (300, 300, True)
@@ -242,7 +238,7 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
 
 
 @pytest.mark.slow
-def test_a_plan_that_fits_says_so_in_tables_and_in_json(run: Run) -> None:
+def test_a_plan_that_fits_says_so_in_tables_and_in_json(run):
     words = "--gpus 2xH100 --prompt.max_tokens 100 --rollout.sampling.max_tokens 28"
     status, out, _ = run(words)
     assert status == 0
@@ -257,7 +253,7 @@ def test_a_plan_that_fits_says_so_in_tables_and_in_json(run: Run) -> None:
 
 
 @pytest.mark.slow
-def test_a_plan_that_does_not_fit_says_what_to_change(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_that_does_not_fit_says_what_to_change(run, monkeypatch):
     monkeypatch.setitem(GPUS, "L4", replace(GPUS["L4"], memory=1.85 * 2**30))
     status, out, _ = run("--gpus L4 --prompt.max_tokens 1500 --rollout.sampling.max_tokens 500 --rollout.slots 1")
     assert status == 3
@@ -266,9 +262,7 @@ def test_a_plan_that_does_not_fit_says_what_to_change(run: Run, monkeypatch: pyt
 
 
 @pytest.mark.slow
-def test_where_keys_and_values_do_not_fit_the_plan_names_what_bounds_them(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_keys_and_values_do_not_fit_the_plan_names_what_bounds_them(run, monkeypatch):
     monkeypatch.setitem(GPUS, "L4", replace(GPUS["L4"], memory=2.0 * 2**30))
     words = "--gpus L4 --prompt.max_tokens 3000 --rollout.sampling.max_tokens 1000"
     status, out, _ = run(words)
@@ -279,7 +273,7 @@ def test_where_keys_and_values_do_not_fit_the_plan_names_what_bounds_them(
         assert status == 0, out_then
 
 
-def test_keys_and_values_are_those_of_the_episodes_that_one_process_plays() -> None:
+def test_keys_and_values_are_those_of_the_episodes_that_one_process_plays():
     config = TrainConfig(prompt=PromptConfig(max_tokens=300))
     for gpus, slots in ((1, 128), (4, 32), (16, 8)):  # 16 tasks of 8 episodes, at most rollout.slots: 128
         work = Workload.of(config, shape(), Machines(1, gpus, GPUS["H100"]), steps=5, prompt=40, response=24)
@@ -318,19 +312,19 @@ def test_keys_and_values_are_those_of_the_episodes_that_one_process_plays() -> N
         ("H100 --model-shape qwen9", "qwen2.5-7b"),
     ],
 )
-def test_settings_that_contradict_each_other_are_named(run: Run, words: str, told: str) -> None:
+def test_settings_that_contradict_each_other_are_named(run, words, told):
     status, _, err = run(words and f"--gpus {words}")
     assert status == 2 and not lacks(err, told), err
 
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here")
-def test_a_run_with_vllm_needs_it_here_and_its_plan_does_not() -> None:
+def test_a_run_with_vllm_needs_it_here_and_its_plan_does_not():
     words = ["--rollout.engine", "vllm"]
     assert parse(words, PLAN).config.rollout.engine == "vllm"
     with pytest.raises(ConfigError, match="has no vLLM; name one that has"):
         parse(words)
 
 
-def test_a_folder_with_a_configuration_alone_can_be_planned(tmp_path: Path) -> None:
+def test_a_folder_with_a_configuration_alone_can_be_planned(tmp_path):
     shape().save_pretrained(tmp_path)
     assert shape_of(str(tmp_path), None).hidden_size == SHAPE["hidden_size"]

@@ -20,7 +20,7 @@ def dry(shape: PreTrainedConfig, checkpointing: bool = True) -> DryRun:
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3_5_text", "lfm2", "bamba"])
-def test_keys_and_states_of_a_token_are_those_that_the_engine_keeps(name: str) -> None:
+def test_keys_and_states_of_a_token_are_those_that_the_engine_keeps(name):
     engine, sizes = HFEngine(built(name), max_batch=2), dry(shrunk(name)).sizes
     prompt = np.random.default_rng(0).integers(0, VOCABULARY, 9).tolist()
     engine.submit([Request(0, prompt, Sampling(max_tokens=2), seed=0)])
@@ -32,7 +32,7 @@ def test_keys_and_states_of_a_token_are_those_that_the_engine_keeps(name: str) -
 
 
 @pytest.mark.parametrize("name", ["qwen3_moe", "mixtral"])
-def test_a_mixture_computes_the_experts_of_each_token_and_no_others(name: str) -> None:
+def test_a_mixture_computes_the_experts_of_each_token_and_no_others(name):
     few, more = shrunk(name), shrunk(name)
     field = next(f for f in ("num_local_experts", "num_experts", "n_routed_experts") if f in more.to_dict())
     setattr(more, field, 2 * getattr(few, field))
@@ -43,6 +43,6 @@ def test_a_mixture_computes_the_experts_of_each_token_and_no_others(name: str) -
     assert 1.2 < recomputed < 1.4, "a forward pass more"
 
 
-def test_a_model_whose_passes_depend_on_values_is_refused_in_a_line() -> None:
+def test_a_model_whose_passes_depend_on_values_is_refused_in_a_line():
     with pytest.raises(DataError, match="longcat_flash cannot be planned: how much its layers compute"):
         dry(shrunk("longcat_flash"))

@@ -36,7 +36,7 @@ def computed_alike() -> list[PaperRun]:
 
 
 @pytest.mark.slow
-def test_the_kept_plans_of_papers_runs_are_what_the_planner_says() -> None:
+def test_the_kept_plans_of_papers_runs_are_what_the_planner_says():
     kept = read_plans()
     for run in computed_alike():
         ((_, plan),) = plan_runs([run])
@@ -55,7 +55,7 @@ def shape(name: str) -> PreTrainedConfig:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ON_CPU)
-def test_a_configuration_for_a_cpu_fits_sixteen_gibibytes(name: str) -> None:
+def test_a_configuration_for_a_cpu_fits_sixteen_gibibytes(name):
     warnings.simplefilter("ignore")  # of passes on fake tensors
     config = parse(["--config", name], PLAN).config
     check(config, shape(name), LAPTOP, name)

@@ -74,7 +74,7 @@ def _by_peft(name: str, folder: Path) -> PeftModel:
 
 @pytest.mark.parametrize("checkpointing", [True, False], ids=["recomputed", "kept"])
 @pytest.mark.parametrize("name", COMPUTED)
-def test_log_probabilities_and_gradients_are_those_of_peft(name: str, checkpointing: bool, tmp_path: Path) -> None:
+def test_log_probabilities_and_gradients_are_those_of_peft(name, checkpointing, tmp_path):
     adapted, table = _adapted(name), _table()
     save_adapter(adapted, tmp_path)
     naive = _by_peft(name, tmp_path)
@@ -92,7 +92,7 @@ def test_log_probabilities_and_gradients_are_those_of_peft(name: str, checkpoint
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("name", SAMPLED)
-def test_the_engine_and_the_merged_model_give_the_trainers_log_probabilities(name: str, tmp_path: Path) -> None:
+def test_the_engine_and_the_merged_model_give_the_trainers_log_probabilities(name, tmp_path):
     adapted = _adapted(name)
     save_adapter(adapted, tmp_path)
     plain, engine = architecture(name, SIZE), HFEngine(adapted)
@@ -107,7 +107,7 @@ def test_the_engine_and_the_merged_model_give_the_trainers_log_probabilities(nam
     assert off > 0.01, "the adapter changes the model"
 
 
-def test_frozen_weights_in_bfloat16_change_log_probabilities_and_gradients_by_rounding_alone(place: Path) -> None:
+def test_frozen_weights_in_bfloat16_change_log_probabilities_and_gradients_by_rounding_alone(place):
     """Against float32 with the same rounded weights: 0.1 nats, and 10 % of the gradient's norm."""
     rounded = {"compute_dtype": "bfloat16", "adapter": AdapterConfig(rank=4, base="bfloat16")}
     short = load_model(ModelConfig(path=str(place / "model"), **rounded))
@@ -132,7 +132,7 @@ def test_frozen_weights_in_bfloat16_change_log_probabilities_and_gradients_by_ro
 
 
 @pytest.mark.parametrize("base", ["float32", "bfloat16"])
-def test_the_engine_rounds_what_is_frozen_once_and_adapters_at_each_update(base: str, place: Path) -> None:
+def test_the_engine_rounds_what_is_frozen_once_and_adapters_at_each_update(base, place):
     config = ModelConfig(path=str(place / "model"), compute_dtype="bfloat16", adapter=AdapterConfig(rank=4, base=base))
     policy = load_model(config)
     engine, sampling = HFEngine(policy, compute_dtype="bfloat16"), Sampling(max_tokens=12)
@@ -149,7 +149,7 @@ def test_the_engine_rounds_what_is_frozen_once_and_adapters_at_each_update(base:
 
 
 @pytest.mark.parametrize("name", COMPUTED)
-def test_engines_are_given_the_whole_model_with_the_adapter_merged(name: str, tmp_path: Path) -> None:
+def test_engines_are_given_the_whole_model_with_the_adapter_merged(name, tmp_path):
     adapted = _adapted(name)
     keep_reference(adapted)
     save_adapter(adapted, tmp_path)
@@ -166,7 +166,7 @@ def test_engines_are_given_the_whole_model_with_the_adapter_merged(name: str, tm
 
 
 @pytest.mark.parametrize("continued", [False, True])
-def test_the_reference_is_the_model_that_the_run_began_with(continued: bool) -> None:
+def test_the_reference_is_the_model_that_the_run_began_with(continued):
     policy, table = architecture("qwen2", SIZE), _table()
     add_adapter(policy, LORA, "owner/base")
     if continued:
@@ -193,7 +193,7 @@ def test_the_reference_is_the_model_that_the_run_began_with(continued: bool) -> 
     assert not any("reference" in key for key in adapter_tensors(policy))
 
 
-def test_a_critic_of_its_own_trains_and_keeps_an_adapter_too(tmp_path: Path) -> None:
+def test_a_critic_of_its_own_trains_and_keeps_an_adapter_too(tmp_path):
     config = ModelConfig(path=str(save_model(tmp_path / "model")), adapter=LORA)
     policy = load_model(config)
     critic = Critic(
@@ -220,7 +220,7 @@ def _refused(kind: type[Exception], words: str, folder: Path, **adapter: object)
         load_model(ModelConfig(path=str(folder), compute_dtype="bfloat16", adapter=AdapterConfig(**adapter)))
 
 
-def test_targets_that_do_not_exist_are_refused_with_those_that_do_before_weights_are_read(tmp_path: Path) -> None:
+def test_targets_that_do_not_exist_are_refused_with_those_that_do_before_weights_are_read(tmp_path):
     folder = save_model(tmp_path / "model", "gpt2")
     (folder / "model.safetensors").write_bytes(b"not read")
     words = r"model.adapter.targets: q_proj: not a linear layer of .*there are: c_attn, c_fc, c_proj$"
@@ -229,7 +229,7 @@ def test_targets_that_do_not_exist_are_refused_with_those_that_do_before_weights
     _refused(DataError, "cannot be loaded", folder, targets=["c_fc"])
 
 
-def test_formats_that_cannot_be_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_formats_that_cannot_be_are_refused(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"adapter.base is bfloat16.*compute_dtype is float32"):
         ModelConfig(adapter=AdapterConfig(base="bfloat16"))
     folder = save_model(tmp_path / "model")
@@ -259,15 +259,13 @@ def trained(tmp_path: Path) -> Path:
         ({"rank": 4, "alpha": 6, "targets": ["q_proj"]}, r"other layers than adapter.targets.*: \[down_proj"),
     ],
 )
-def test_an_adapter_is_continued_with_its_own_settings_only(
-    trained: Path, settings: dict[str, object], words: str
-) -> None:
+def test_an_adapter_is_continued_with_its_own_settings_only(trained, settings, words):
     with pytest.raises(ConfigError, match=words):
         load_model(ModelConfig(path=str(trained), adapter=AdapterConfig(**settings)))
     assert load_tokenizer(ModelConfig(path=str(trained), adapter=LORA)).chat_template is not None, "the base's"
 
 
-def test_an_adapter_whose_base_or_weights_are_missing_is_refused(trained: Path) -> None:
+def test_an_adapter_whose_base_or_weights_are_missing_is_refused(trained):
     (trained.parent / "model").rename(trained.parent / "moved")
     for adapter in (LORA, None):
         with pytest.raises(DataError, match=r"adapter_config.json names the base .*model: there is no such folder"):
@@ -283,7 +281,7 @@ def test_an_adapter_whose_base_or_weights_are_missing_is_refused(trained: Path) 
         load_model(ModelConfig(path=str(trained)))
 
 
-def test_the_base_is_named_with_its_folder_wherever_the_run_stood(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_base_is_named_with_its_folder_wherever_the_run_stood(place, monkeypatch):
     monkeypatch.chdir(place)
     policy = load_model(ModelConfig(path="model", adapter=LORA))
     assert policy.peft_config["default"].base_model_name_or_path == str(place / "model")

@@ -41,7 +41,7 @@ def _file() -> Path:
 
 
 @pytest.mark.slow
-def test_smollm2_imitates_is_updated_and_exported(tmp_path: Path) -> None:
+def test_smollm2_imitates_is_updated_and_exported(tmp_path):
     file, adapter = _file(), tmp_path / "adapter"
     config = tmp_path / "imitate.yaml"
     config.write_text(f"""

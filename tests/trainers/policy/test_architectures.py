@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any
 
 import numpy as np
 import pytest
@@ -36,9 +35,7 @@ def _table() -> StepTable:
 @pytest.mark.parametrize("share", [True, False], ids=["shared", "apart"])
 @pytest.mark.parametrize("checkpointing", [True, False], ids=["recomputed", "kept"])
 @pytest.mark.parametrize("name", [*COMPUTED, *BY_ROWS])
-def test_log_probabilities_and_every_gradient_are_those_of_single_sequences(
-    name: str, checkpointing: bool, share: bool, kernel: Any
-) -> None:
+def test_log_probabilities_and_every_gradient_are_those_of_single_sequences(name, checkpointing, share, kernel):
     model, table = architecture(name, SIZE), _table()
     model.set_attn_implementation("eager")
     weight = torch.from_numpy(np.random.default_rng(4).normal(size=len(table.response.values))).float()
@@ -55,7 +52,7 @@ def test_log_probabilities_and_every_gradient_are_those_of_single_sequences(
     same_gradients(taken_gradients(model), wanted)
 
 
-def test_checkpointing_computes_each_layer_again_in_the_backward_pass() -> None:
+def test_checkpointing_computes_each_layer_again_in_the_backward_pass():
     model, calls = architecture("llama", SIZE), []
     model.base_model.layers[0].self_attn.register_forward_hook(lambda *_: calls.append(1))
     for recomputed in (0, 1):
@@ -68,9 +65,7 @@ def test_checkpointing_computes_each_layer_again_in_the_backward_pass() -> None:
         assert len(calls) == 1 + recomputed
 
 
-def test_a_wrong_window_is_noticed_though_the_sequences_of_the_check_are_shorter_than_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_wrong_window_is_noticed_though_the_sequences_of_the_check_are_shorter_than_it(monkeypatch):
     model = architecture("mistral", SIZE)
     model.config.sliding_window = 4096
     Policy(model)
@@ -87,7 +82,7 @@ def _one_too_wide(self: Tiles, groups: int, dtype: torch.dtype, window: int | No
     return _MASK(self, groups, dtype, None if window is None else window + 1)
 
 
-def test_the_model_is_left_with_its_own_attention_and_windows() -> None:
+def test_the_model_is_left_with_its_own_attention_and_windows():
     model = architecture("gemma3", SIZE).train()
     before = model.config._attn_implementation
     Policy(model)

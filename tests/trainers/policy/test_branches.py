@@ -117,17 +117,17 @@ def _same(parent: Episode, branch: Episode) -> None:
 
 @pytest.mark.parametrize("memory", MEMORIES)
 @pytest.mark.parametrize("env_id", SMALL)
-def test_a_branch_that_answers_the_same_is_the_same_episode(env_id: str, memory: str) -> None:
+def test_a_branch_that_answers_the_same_is_the_same_episode(env_id, memory):
     for seed in range(2):
         _check(Played(env_id, {}, seed), memory)
 
 
 @pytest.mark.parametrize("env_id", SMALL)
-def test_that_holds_on_a_server_where_actions_are_played_again(env_id: str, server: str) -> None:
+def test_that_holds_on_a_server_where_actions_are_played_again(env_id, server):
     _check(Played(env_id, {"url": server}, 1), "window(1)")
 
 
-def test_a_branch_shows_the_images_of_its_past() -> None:
+def test_a_branch_shows_the_images_of_its_past():
     played = Played("Sokoban-v0", {}, 0, observation="both")
     with make_vector([played.factory], 2, snapshots=True) as vector:
         vector.reset(0, 0, task_id=played.task)
@@ -140,7 +140,7 @@ def test_a_branch_shows_the_images_of_its_past() -> None:
         assert np.array_equal(one, other)
 
 
-def test_a_restored_environment_that_shows_something_else_fails_its_episode() -> None:
+def test_a_restored_environment_that_shows_something_else_fails_its_episode():
     played = Played("TextCraft-v0", {}, 0)
     script = Script({0: played.lines(0), 1: ["never asked"]})
     manager, points = played.manager("full", script, STEPS), dict[int, list[Branch]]()
@@ -152,7 +152,7 @@ def test_a_restored_environment_that_shows_something_else_fails_its_episode() ->
     assert script.lines[1] == ["never asked"] and manager.timing.dropped_tokens == 0
 
 
-def test_points_are_kept_of_a_vector_that_takes_snapshots_only() -> None:
+def test_points_are_kept_of_a_vector_that_takes_snapshots_only():
     factory = EnvFactory("TextCraft-v0", {"split": "train", **SMALL["TextCraft-v0"]})
     with make_vector([factory], 1) as vector:
         engine = ScriptedEngine(Script({}))

@@ -15,7 +15,7 @@ from trainers.policy.model import Policy
 STEPS = token_table([((1, 2, 3), (4, 5)), ((1, 2, 3), (4, 5)), ((7, 8), (9,)), ((1, 2, 3), (6, 5))])
 
 
-def test_equal_steps_have_equal_gradients_and_others_the_models_own() -> None:
+def test_equal_steps_have_equal_gradients_and_others_the_models_own():
     net = model("qwen2", 16)
     found = gradient_cosines(Policy(net), STEPS)
     assert found.shape == (6,) and found[0] == pytest.approx(1.0, abs=1e-5)
@@ -28,7 +28,7 @@ def test_equal_steps_have_equal_gradients_and_others_the_models_own() -> None:
     assert found[1] == found[2] == pytest.approx(expected, abs=1e-4) and abs(expected) < 0.9
 
 
-def test_of_a_large_model_the_last_layer_and_some_weights_stand_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_large_model_the_last_layer_and_some_weights_stand_for_all(monkeypatch):
     whole = gradient_cosines(Policy(model("qwen2", 16)), STEPS)
     monkeypatch.setattr(coupling, "SMALL", 1000)
     last = gradient_cosines(Policy(model("qwen2", 16)), STEPS)
@@ -37,6 +37,6 @@ def test_of_a_large_model_the_last_layer_and_some_weights_stand_for_all(monkeypa
     assert gradient_cosines(Policy(model("qwen2", 16)), STEPS) == pytest.approx(last, abs=0.15)
 
 
-def test_a_single_step_has_no_other() -> None:
+def test_a_single_step_has_no_other():
     assert len(gradient_cosines(Policy(model("qwen2", 16)), STEPS.take(np.array([0])))) == 0
     assert len(gradient_cosines(Policy(model("qwen2", 16)), STEPS.take(np.array([], np.int64)))) == 0

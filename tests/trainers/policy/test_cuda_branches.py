@@ -62,15 +62,13 @@ def _like_a_cpu(ours: tuple[torch.Tensor, torch.Tensor], name: str, dtype: Compu
 @pytest.mark.seconds
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", ["qwen2", "qwen2_sliding", "gemma2", "qwen3_5_text", "lfm2", "bamba"])
-def test_a_tree_on_a_gpu_has_the_log_probabilities_and_gradients_of_a_cpu(
-    name: str, dtype: ComputeDtype, gpu: torch.device
-) -> None:
+def test_a_tree_on_a_gpu_has_the_log_probabilities_and_gradients_of_a_cpu(name, dtype, gpu):
     policy = Policy(moved(_model(name)), compute_dtype=dtype)
     assert policy.model.device == gpu and not by_rows(policy)
     _like_a_cpu(_trained(policy), name, dtype)
 
 
-def test_pytorchs_flash_attention_is_taken_where_it_fits(gpu: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pytorchs_flash_attention_is_taken_where_it_fits(gpu, monkeypatch):
     def takes(size: int = 64, values: int | None = None, sinks: Any = None, softcap: float | None = None) -> bool:
         query, value = (torch.zeros(3, 4, n or size, dtype=torch.bfloat16, device=gpu) for n in (size, values))
         return _takes_flash(query, value, sinks, Scoring(softcap=softcap))
@@ -93,16 +91,14 @@ def _model(name: str) -> PreTrainedModel:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", ["causal", "masked", "plain", "one"])
-def test_the_engines_kernel_gives_the_sums_that_merging_needs(
-    shape: str, dtype: torch.dtype, gpu: torch.device
-) -> None:
+def test_the_engines_kernel_gives_the_sums_that_merging_needs(shape, dtype, gpu):
     kernel_sums(shape, dtype, gpu)
 
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", ["llama", "qwen2-sliding", "gemma2", "qwen3_5_text", "bamba"])
-def test_engine_and_trainer_agree_on_a_gpu(name: str, dtype: ComputeDtype, gpu: torch.device) -> None:
+def test_engine_and_trainer_agree_on_a_gpu(name, dtype, gpu):
     def made() -> PreTrainedModel:
         return built(name) if name in LIBRARIES else architecture(name, 61)
 
@@ -111,9 +107,7 @@ def test_engine_and_trainer_agree_on_a_gpu(name: str, dtype: ComputeDtype, gpu: 
 
 
 @pytest.mark.parametrize("kernel", ["flash_attention_2", "flash_attention_3"])
-def test_flash_attention_is_taken_on_a_gpu_and_gives_the_gradients_of_pytorchs(
-    kernel: Any, gpu: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flash_attention_is_taken_on_a_gpu_and_gives_the_gradients_of_pytorchs(kernel, gpu, monkeypatch):
     def varlen(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **named: Any) -> Any:
         assert query.dtype == key.dtype == value.dtype == torch.bfloat16 and isinstance(query, OnGPU)
         calls.append(query.shape)
@@ -136,9 +130,7 @@ def test_flash_attention_is_taken_on_a_gpu_and_gives_the_gradients_of_pytorchs(
 
 @pytest.mark.parametrize("first", ["trained", "sampled"])
 @pytest.mark.parametrize("name", LIBRARIES)
-def test_libraries_compute_on_a_gpu_in_bfloat16_and_nowhere_else(
-    name: str, first: str, gpu: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_libraries_compute_on_a_gpu_in_bfloat16_and_nowhere_else(name, first, gpu, monkeypatch):
     calls: list[bool] = []
     on_cpu, in_float32, sampled, rounded = (built(name) for _ in range(4))
     _installed(type(on_cpu).__module__, LIBRARIES[name], monkeypatch, calls)

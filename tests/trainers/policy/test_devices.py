@@ -28,26 +28,24 @@ def outcomes() -> dict[str, Outcome]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_everything_is_on_the_device_of_the_model(name: str, outcomes: dict[str, Outcome]) -> None:
+def test_everything_is_on_the_device_of_the_model(name, outcomes):
     assert outcomes[name].error is None, outcomes[name].error
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if "offloaded" not in name])
-def test_the_host_waits_for_the_device_only_where_it_must(name: str, outcomes: dict[str, Outcome]) -> None:
+def test_the_host_waits_for_the_device_only_where_it_must(name, outcomes):
     assert not outcomes[name].waits.keys() - WAITS.keys()
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith("update")])
-def test_an_update_waits_twice_an_optimiser_step_however_many_micro_batches_there_are(
-    name: str, outcomes: dict[str, Outcome]
-) -> None:
+def test_an_update_waits_twice_an_optimiser_step_however_many_micro_batches_there_are(name, outcomes):
     """Here of two steps, before which it needs the old log-probabilities of the rows of each."""
     assert sum(outcomes[name].waits.values()) <= 2 * 2 + 2 + 2, outcomes[name].waits
     assert not outcomes[name].copies
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith("engine")])
-def test_the_engine_waits_once_a_batch_of_which_there_are_eight(name: str, outcomes: dict[str, Outcome]) -> None:
+def test_the_engine_waits_once_a_batch_of_which_there_are_eight(name, outcomes):
     assert outcomes[name].waits == {"sampling.py:sample": 8}
     assert not outcomes[name].copies
 
@@ -56,7 +54,7 @@ def test_the_engine_waits_once_a_batch_of_which_there_are_eight(name: str, outco
 MOST = {"a layer, forward": 53, "a layer, with backward": 214, "the rest": 73}
 
 
-def test_a_tree_takes_no_more_operations_than_it_did() -> None:
+def test_a_tree_takes_no_more_operations_than_it_did():
     (counts,) = on_ranks(operations, 1)
     print(f"\noperations on the device: {counts}")
     assert all(counts[name] <= most for name, most in MOST.items()), counts
@@ -66,13 +64,13 @@ def test_a_tree_takes_no_more_operations_than_it_did() -> None:
 MOST_DECODING = {"a layer": 69, "the rest": 41, "waits": 1, "copies": 0}
 
 
-def test_a_decoding_step_takes_no_more_operations_and_waits_than_it_did() -> None:
+def test_a_decoding_step_takes_no_more_operations_and_waits_than_it_did():
     (counts,) = on_ranks(decoding, 1)
     print(f"\na step: {counts}")
     assert all(counts[name] <= most for name, most in MOST_DECODING.items()), counts
 
 
-def test_the_fake_device_refuses_what_a_gpu_refuses() -> None:
+def test_the_fake_device_refuses_what_a_gpu_refuses():
     (found,) = on_ranks(mixes, 1)
     assert found["mixed"] is not None and "devices" in found["mixed"]
     assert found["numpy"] is not None and "on the device" in found["numpy"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -48,7 +47,7 @@ def _sampled(policy: torch.nn.Module, temperature: float, seed: int) -> StepTabl
 
 @given(temperature=st.floats(0.3, 2.0), seed=st.integers(0, 1000))
 @examples(max_examples=10)
-def test_engine_and_policy_give_the_tempered_log_probabilities(temperature: float, seed: int) -> None:
+def test_engine_and_policy_give_the_tempered_log_probabilities(temperature, seed):
     policy = model("qwen2", SIZE)
     table = _sampled(policy, temperature, seed)
     naive = np.concatenate([
@@ -60,7 +59,7 @@ def test_engine_and_policy_give_the_tempered_log_probabilities(temperature: floa
 
 
 @pytest.mark.parametrize("format", [torch.float32, torch.bfloat16])
-def test_statistics_and_their_gradients_hold_one_copy_of_the_logits(format: torch.dtype) -> None:
+def test_statistics_and_their_gradients_hold_one_copy_of_the_logits(format):
     logits = torch.randn(5, 1000, generator=torch.Generator().manual_seed(0)).to(format).requires_grad_()
     saved: list[int] = []
 
@@ -77,7 +76,7 @@ def test_statistics_and_their_gradients_hold_one_copy_of_the_logits(format: torc
     assert stats.logprob.dtype == stats.entropy.dtype == torch.float32
 
 
-def test_a_run_at_temperature_0_4_stores_and_compares_tempered_log_probabilities(place: Path) -> None:
+def test_a_run_at_temperature_0_4_stores_and_compares_tempered_log_probabilities(place):
     changes = {"rollout.sampling.temperature": 0.4, "iterations": 1, "optim.minibatches": 1, "evaluation.envs": []}
     changes["method"] = {"objective": {"kl": "k3", "kl_coef": 0.1}, "shapers": {"kl_penalty": {}}}
     assert main(["--config", str(write_settings(place, **changes))]) == 0
@@ -100,7 +99,7 @@ def test_a_run_at_temperature_0_4_stores_and_compares_tempered_log_probabilities
     assert len(divergences) == 2 and max(divergences.values()) < 1e-5, "the reference is at the same temperature"
 
 
-def test_only_evaluation_takes_a_cut_distribution(tmp_path: Path) -> None:
+def test_only_evaluation_takes_a_cut_distribution(tmp_path):
     from trainers.run.cli import parse
 
     with pytest.raises(UnknownName, match="'top_p'"):

@@ -43,9 +43,7 @@ def _finite(checkpoints: Path) -> list[str]:
     return [folder.name for folder in sorted(checkpoints.iterdir())]
 
 
-def test_advantages_that_are_no_numbers_stop_the_run_with_a_checkpoint_that_goes_on(
-    place: Path, spoilt: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_advantages_that_are_no_numbers_stop_the_run_with_a_checkpoint_that_goes_on(place, spoilt, capfd):
     changes = {"method": {"estimator": spoilt, "options": {}}, "recipe": "grpo", "iterations": 9, "evaluation.envs": []}
     config = write_settings(place, **changes, checkpoint_every=50, **{"optim.minibatches": 1})
     assert main(["--config", str(config)]) == 1
@@ -58,9 +56,7 @@ def test_advantages_that_are_no_numbers_stop_the_run_with_a_checkpoint_that_goes
     assert _finite(place / "runs/tiny/checkpoints") == ["iteration-00003"]
 
 
-def test_a_learning_rate_that_ruins_the_weights_leaves_no_checkpoint_of_them(
-    place: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_learning_rate_that_ruins_the_weights_leaves_no_checkpoint_of_them(place, capfd):
     changes = {"checkpoint_every": 1, "optim.lr": 1e30, "method": {"shapers": {"even_tokens": {}}}}
     import even_tokens  # noqa: F401  # a reward in which the episodes differ
 
@@ -71,7 +67,7 @@ def test_a_learning_rate_that_ruins_the_weights_leaves_no_checkpoint_of_them(
     assert not folder.exists() or not _finite(folder)
 
 
-def test_a_model_of_weights_that_are_not_finite_is_refused(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_model_of_weights_that_are_not_finite_is_refused(place, capfd):
     from safetensors.numpy import save_file
 
     path = place / "model/model.safetensors"

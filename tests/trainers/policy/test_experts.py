@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -150,7 +149,7 @@ def _naive(model: PreTrainedModel, table: StepTable) -> Tensor:
     return torch.cat(parts)
 
 
-def test_the_engine_tells_the_experts_that_the_model_takes(model: PreTrainedModel) -> None:
+def test_the_engine_tells_the_experts_that_the_model_takes(model):
     table, engine = _sampled(model)
     assert engine.records_experts
     for row in range(len(table)):
@@ -164,7 +163,7 @@ def test_the_engine_tells_the_experts_that_the_model_takes(model: PreTrainedMode
     assert sum(map(len, kept.values())) < 1.5 * distinct < sum(map(len, parts)), "rows share what they begin with"
 
 
-def test_the_experts_of_a_request_are_those_of_the_newest_weights() -> None:
+def test_the_experts_of_a_request_are_those_of_the_newest_weights():
     model = built("qwen3_moe")
     engine = HFEngine(model, max_batch=2)
     prompt = list(range(20))
@@ -179,7 +178,7 @@ def test_the_experts_of_a_request_are_those_of_the_newest_weights() -> None:
 
 @pytest.mark.parametrize("way", ["tree", "parts", "rows", "checkpointing"])
 @pytest.mark.parametrize("name", FORCED)
-def test_foreign_experts_give_what_a_model_forced_to_them_does(name: str, way: str) -> None:
+def test_foreign_experts_give_what_a_model_forced_to_them_does(name, way):
     model = _of_many(name)
     model.set_experts_implementation("eager")  # in float64, too
     table = _foreign(_sampled(built("qwen3_moe"))[0], 8, 3)
@@ -208,7 +207,7 @@ def test_foreign_experts_give_what_a_model_forced_to_them_does(name: str, way: s
     assert any(name.endswith("gate.weight") or "router" in name for name in ours)
 
 
-def test_the_models_own_experts_change_nothing(model: PreTrainedModel) -> None:
+def test_the_models_own_experts_change_nothing(model):
     table, _ = _sampled(model)
     own, replayed = Policy(model), Policy(model, replay=True)
     for tree in micro_batches(table, 10_000, True):
@@ -217,7 +216,7 @@ def test_the_models_own_experts_change_nothing(model: PreTrainedModel) -> None:
         assert own.rerouted.tolist() == replayed.rerouted.tolist() == [len(tree), 0, len(tree) * len(routers(model)), 0]
 
 
-def test_tokens_whose_experts_are_not_known_go_where_the_model_sends_them() -> None:
+def test_tokens_whose_experts_are_not_known_go_where_the_model_sends_them():
     model = built("qwen3_moe")
     table = _foreign(_sampled(model)[0])
     some = table.experts.copy()
@@ -234,7 +233,7 @@ def test_tokens_whose_experts_are_not_known_go_where_the_model_sends_them() -> N
 
 
 @pytest.mark.parametrize("budget", [60, 10_000])
-def test_a_token_of_several_rows_has_the_experts_of_the_first(budget: int) -> None:
+def test_a_token_of_several_rows_has_the_experts_of_the_first(budget):
     table, _ = _sampled(built("qwen3_moe"))
     experts = table.experts.copy()
     experts[:] = [(np.full_like(np.concatenate(parts), row),) for row, parts in enumerate(experts)]
@@ -248,7 +247,7 @@ def test_a_token_of_several_rows_has_the_experts_of_the_first(budget: int) -> No
     assert set(of_token.values()) == set(range(10))
 
 
-def test_parts_are_cut_and_filled() -> None:
+def test_parts_are_cut_and_filled():
     parts = tuple(np.arange(n * 10, n * 10 + n, dtype=np.uint8)[:, None, None] for n in (3, 1, 4))
     whole = np.concatenate(parts)
     for begin in range(9):
@@ -261,7 +260,7 @@ def test_parts_are_cut_and_filled() -> None:
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("name", ["qwen3_moe", "mixtral"])
-def test_in_bfloat16_the_engines_experts_narrow_the_gap(name: str) -> None:
+def test_in_bfloat16_the_engines_experts_narrow_the_gap(name):
     torch.manual_seed(0)
     sizes = {"num_experts": 32, "num_experts_per_tok": 4, "norm_topk_prob": True, "moe_intermediate_size": 64}
     if name == "mixtral":
@@ -293,7 +292,7 @@ def test_in_bfloat16_the_engines_experts_narrow_the_gap(name: str) -> None:
     assert replayed.max() < own.max() / 3 and replayed.mean() < own.mean() / 1.5
 
 
-def test_an_update_tells_how_many_tokens_go_elsewhere() -> None:
+def test_an_update_tells_how_many_tokens_go_elsewhere():
     model = built("qwen3_moe")
     table, _ = _sampled(model)
 
@@ -328,7 +327,7 @@ def _balance(model: PreTrainedModel, table: StepTable) -> Tensor:
 
 @pytest.mark.parametrize("way", ["tree", "parts", "rows", "checkpointing"])
 @pytest.mark.parametrize("budget", [70, 10_000])
-def test_the_balance_loss_is_that_of_all_rows_one_by_one(way: str, budget: int) -> None:
+def test_the_balance_loss_is_that_of_all_rows_one_by_one(way, budget):
     table, _ = _sampled(built("qwen3_moe"))
     advantage = np.random.default_rng(5).normal(size=len(table.response.values))
     found = {}
@@ -367,7 +366,7 @@ def test_the_balance_loss_is_that_of_all_rows_one_by_one(way: str, budget: int) 
 
 
 @pytest.mark.parametrize("name", ["qwen3_moe", "gpt_oss"])
-def test_adapters_on_experts_are_what_peft_computes(name: str, tmp_path: Path) -> None:
+def test_adapters_on_experts_are_what_peft_computes(name, tmp_path):
     model, config = built(name), AdapterConfig(rank=2, alpha=3, targets=["q_proj", *TENSORS])
     add_adapter(model, config, "base")
     torch.manual_seed(3)
@@ -403,7 +402,7 @@ def test_adapters_on_experts_are_what_peft_computes(name: str, tmp_path: Path) -
         assert torch.equal(row_logprobs(model, table), before)
 
 
-def test_the_engine_samples_experts_under_an_adapter_in_bfloat16() -> None:
+def test_the_engine_samples_experts_under_an_adapter_in_bfloat16():
     model = built("qwen3_moe")
     add_adapter(model, AdapterConfig(rank=2, alpha=3, targets=["q_proj", *TENSORS]), "base")
     torch.manual_seed(3)
@@ -419,7 +418,7 @@ def test_the_engine_samples_experts_under_an_adapter_in_bfloat16() -> None:
         torch.testing.assert_close(found.detach(), torch.from_numpy(told), atol=near, rtol=0)
 
 
-def test_adapters_on_experts_have_a_base_in_float32_and_one_process() -> None:
+def test_adapters_on_experts_have_a_base_in_float32_and_one_process():
     settings, config = built("qwen3_moe").config, AdapterConfig(targets=[*TENSORS])
     check_adapter(config, settings, "here")
     for changes in ({"base": "bfloat16"}, {}):
@@ -428,7 +427,7 @@ def test_adapters_on_experts_have_a_base_in_float32_and_one_process() -> None:
 
 
 @pytest.mark.parametrize("known", [5, 1])
-def test_a_minibatch_that_knows_no_experts_keeps_the_balance_loss_of_the_others(known: int) -> None:
+def test_a_minibatch_that_knows_no_experts_keeps_the_balance_loss_of_the_others(known):
     table, _ = _sampled(built("qwen3_moe"))
     experts = table.experts.copy()
     for row in range(known, len(experts)):
@@ -441,7 +440,7 @@ def test_a_minibatch_that_knows_no_experts_keeps_the_balance_loss_of_the_others(
         assert told["balance_loss"] > 0.0
 
 
-def test_the_balance_loss_is_transformers_own() -> None:
+def test_the_balance_loss_is_transformers_own():
     model = built("qwen3_moe")
     tokens = torch.arange(30)[None] % VOCABULARY
     output = model(tokens, labels=tokens, output_router_logits=True)
@@ -453,12 +452,12 @@ def test_the_balance_loss_is_transformers_own() -> None:
 
 
 @pytest.mark.parametrize("name", ["dots1", "mixtral", "qwen3_next"])
-def test_a_group_of_all_experts_is_no_choice(name: str) -> None:
+def test_a_group_of_all_experts_is_no_choice(name):
     check_replay(_of_many(name))
 
 
 @pytest.mark.slow
-def test_all_families_of_mixtures_but_some_can_follow() -> None:
+def test_all_families_of_mixtures_but_some_can_follow():
     refused = set()
     for name in families():
         try:
@@ -474,12 +473,12 @@ def test_all_families_of_mixtures_but_some_can_follow() -> None:
 
 
 @pytest.mark.parametrize("name", ["llama", "llama4_text", "jetmoe", "phimoe"])
-def test_models_that_cannot_follow_are_refused(name: str) -> None:
+def test_models_that_cannot_follow_are_refused(name):
     with pytest.raises(DataError, match=r"model\.routing is replay, but .*set it to own"):
         check_replay(built(name))
 
 
-def test_the_plain_engine_tells_none() -> None:
+def test_the_plain_engine_tells_none():
     engine = PlainEngine(built("qwen3_moe"), max_batch=2)
     assert not engine.records_experts
     assert engine.generate([[1, 2, 3]], Sampling(max_tokens=2), seed=0)[0].experts == ()

@@ -12,7 +12,7 @@ QUICK = ("llama", "gemma3_text", "lfm2", "qwen3_5_text", "bamba", "bloom", "stab
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in sorted(families())]
 )
-def test_a_family_keeps_its_state(name: str) -> None:
+def test_a_family_keeps_its_state(name):
     known = known_states().get(name)
     found = measured(name)
     if known is None:
@@ -22,12 +22,12 @@ def test_a_family_keeps_its_state(name: str) -> None:
 
 
 @pytest.mark.seconds
-def test_two_processes_have_the_gradient_of_one_where_parts_of_the_model_take_no_part_in_it() -> None:
+def test_two_processes_have_the_gradient_of_one_where_parts_of_the_model_take_no_part_in_it():
     names = ["llama", "bert", "deepseek_v32"]
     assert two_processes(names) == dict.fromkeys(names, "yes")
 
 
 @pytest.mark.slow
-def test_so_it_is_for_every_family() -> None:
+def test_so_it_is_for_every_family():
     names = [name for name, state in known_states().items() if "processes" in state]
     assert len(names) > 150 and two_processes(names) == dict.fromkeys(names, "yes")

@@ -40,7 +40,7 @@ def said(model: Any) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_merged_and_continued_are_what_peft_computes(tmp_path: Path, kind: str) -> None:
+def test_merged_and_continued_are_what_peft_computes(tmp_path, kind):
     torch.manual_seed(0)
     how = peft.LoraConfig(task_type="CAUSAL_LM", r=4, lora_alpha=8, **{"target_modules": TARGETS, **KINDS[kind]})
     model = peft.get_peft_model(load_model(ModelConfig(path=BASE)), how)
@@ -67,9 +67,7 @@ def test_merged_and_continued_are_what_peft_computes(tmp_path: Path, kind: str) 
 @pytest.mark.parametrize(
     "base", [BASE, "package:trainers/models/craft-1m", pytest.param("gguf", marks=pytest.mark.slow)]
 )
-def test_an_exported_adapter_finds_its_base_whatever_that_is_called_here(
-    tmp_path: Path, base: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_exported_adapter_finds_its_base_whatever_that_is_called_here(tmp_path, base, request, monkeypatch):
     template = "smollm2" if base == "gguf" else None
     if template:
         (file,) = Path(request.getfixturevalue("smol").name_or_path).glob("*.gguf")

@@ -32,7 +32,7 @@ def _given(**changes: object) -> argparse.Namespace:
     return argparse.Namespace(**{**base, **changes})
 
 
-def test_several_gpus_get_parts_of_their_own() -> None:
+def test_several_gpus_get_parts_of_their_own():
     assert {part.processes for part in planned(_given(), 1)} == {1}
     spread = [part for part in planned(_given(), 4) if part.processes > 1]
     assert {(part.kind, part.processes, part.settings.shard) for part in spread} == {
@@ -41,7 +41,7 @@ def test_several_gpus_get_parts_of_their_own() -> None:
     }
 
 
-def test_the_episodes_of_a_group_share_their_prompt() -> None:
+def test_the_episodes_of_a_group_share_their_prompt():
     table = episodes(100, groups=2, members=3, steps=4, prompt=10, response=5)
     assert len(table) == 2 * 3 * 4 and len({each.tobytes() for each in table.prompt if len(each) == 10}) == 2
     (tree,) = micro_batches(table, 1000, True)
@@ -49,18 +49,18 @@ def test_the_episodes_of_a_group_share_their_prompt() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="what is said where there is no GPU")
-def test_a_kernel_that_does_not_run_here_is_named_and_costs_nothing(tmp_path: Path) -> None:
+def test_a_kernel_that_does_not_run_here_is_named_and_costs_nothing(tmp_path):
     told = measured(Part("update", "tiny", "full", "flex", device="cpu", size=SMOKE), tmp_path, 1.0)
     assert told["status"] == "not run" and "needs CUDA" in told["message"]
     assert not list(tmp_path.iterdir())
 
 
-def test_a_part_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+def test_a_part_that_takes_too_long_is_ended(tmp_path):
     told = measured(Part("update", "tiny", "full", device="cpu", size=SMOKE), tmp_path, 0.5)
     assert told["status"] == "not finished" and told["wall_s"] < 60
 
 
-def test_running_out_of_memory_is_an_outcome(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_running_out_of_memory_is_an_outcome(monkeypatch, tmp_path):
     def full(*_: object) -> None:
         raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 28.00 GiB.\nmore")
 
@@ -69,7 +69,7 @@ def test_running_out_of_memory_is_an_outcome(monkeypatch: pytest.MonkeyPatch, tm
     assert told == {"status": "out of memory", "message": "CUDA out of memory. Tried to allocate 28.00 GiB."}
 
 
-def test_the_page_has_what_was_measured_and_why_the_rest_was_not() -> None:
+def test_the_page_has_what_was_measured_and_why_the_rest_was_not():
     part = {"kind": "update"}
     page = markdown({"machine": described(True), "results": [
         {"name": "a", "status": "ok", "part": part, "tokens_per_s": 1234.5, "seconds": 2.0, "memory_gib": 3.0},
@@ -81,7 +81,7 @@ def test_the_page_has_what_was_measured_and_why_the_rest_was_not() -> None:
 
 
 @pytest.mark.slow
-def test_everything_runs_with_tiny_shapes_on_a_cpu(tmp_path: Path) -> None:
+def test_everything_runs_with_tiny_shapes_on_a_cpu(tmp_path):
     words = ["-m", "benchmarks.gpu", "--smoke", "--ways", "full", "lora", "--attention", "sdpa", "flex"]
     done = subprocess.run(
         [sys.executable, *words, "--out", str(tmp_path)],
@@ -113,7 +113,7 @@ def _tests(folder: Path, name: str, text: str) -> Check:
 
 
 @pytest.mark.seconds
-def test_what_passes_fails_hangs_or_is_skipped_is_on_the_page(tmp_path: Path) -> None:
+def test_what_passes_fails_hangs_or_is_skipped_is_on_the_page(tmp_path):
     grandchild = "import subprocess, sys; print(subprocess.Popen(['sleep', '60']).pid, flush=True); import time; "
     wanted = [
         Check("hangs", ["-c", grandchild + "time.sleep(60)"], 1.0),
@@ -136,7 +136,7 @@ def test_what_passes_fails_hangs_or_is_skipped_is_on_the_page(tmp_path: Path) ->
     assert "| 1 failed, 1 passed |" in text and "no more" in text and "ValueError: no such GPU" in text
 
 
-def test_a_check_that_hangs_takes_no_time_of_those_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_that_hangs_takes_no_time_of_those_after_it(tmp_path, monkeypatch):
     clock, limits = [0.0], list[float]()
 
     def checked(one: Check, folder: Path, limit: float) -> Found:
@@ -154,13 +154,13 @@ def test_a_check_that_hangs_takes_no_time_of_those_after_it(tmp_path: Path, monk
     assert limits == [30.0] and found[1].status == "FAIL" and found[1].said == "no time was left"
 
 
-def test_all_checks_together_take_less_than_ten_minutes() -> None:
+def test_all_checks_together_take_less_than_ten_minutes():
     wanted = checks(Path("runs"), smoke=False)
     assert sum(one.limit for one in wanted) <= 580 and len({one.name for one in wanted}) == len(wanted)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="what is said where there is no GPU")
-def test_without_a_gpu_all_is_skipped_and_the_exit_status_says_so(tmp_path: Path) -> None:
+def test_without_a_gpu_all_is_skipped_and_the_exit_status_says_so(tmp_path):
     assert main(["--check", "--out", str(tmp_path)]) == 2
     text = (tmp_path / "gpu-check.md").read_text()
     count = len(checks(tmp_path, smoke=False))
@@ -168,7 +168,7 @@ def test_without_a_gpu_all_is_skipped_and_the_exit_status_says_so(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_every_check_runs_on_a_cpu(tmp_path: Path) -> None:
+def test_every_check_runs_on_a_cpu(tmp_path):
     assert main(["--check", "--smoke", "--total", "3000", "--out", str(tmp_path)]) == 0
     text = (tmp_path / "gpu-check.md").read_text()
     assert " 0 failed" in text and text.count("| pass |") == 9

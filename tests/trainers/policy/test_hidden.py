@@ -34,7 +34,7 @@ def _with_empty_responses(table: StepTable) -> StepTable:
 
 @pytest.mark.parametrize("name", ["qwen2", "gpt2"])
 @pytest.mark.parametrize("append", [True, False])
-def test_a_prompt_has_the_hidden_states_that_it_has_by_itself(name: str, append: bool) -> None:
+def test_a_prompt_has_the_hidden_states_that_it_has_by_itself(name, append):
     policy = model(name, SIZE)
     table = _with_empty_responses(step_table(np.random.default_rng(5), SIZE, append=append))
     found = at_prompt_ends(policy, table, ALL, budget=60)
@@ -43,12 +43,12 @@ def test_a_prompt_has_the_hidden_states_that_it_has_by_itself(name: str, append:
         np.testing.assert_allclose(states, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_table_without_rows_has_no_states() -> None:
+def test_a_table_without_rows_has_no_states():
     empty = step_table(np.random.default_rng(0), SIZE).take(np.zeros(0, np.int64))
     (states,) = at_prompt_ends(model("qwen2", SIZE), empty, [Fingerprint()], budget=50)
     assert states.shape == (0, 32)
 
 
 @pytest.mark.parametrize(("layers", "layer"), [(28, -8), (36, -10), (4, -1), (1, -1)])
-def test_the_default_layer_is_that_of_the_paper_scaled_to_the_depth(layers: int, layer: int) -> None:
+def test_the_default_layer_is_that_of_the_paper_scaled_to_the_depth(layers, layer):
     assert late_layer(layers) == layer

@@ -44,7 +44,7 @@ def _tree(shared: bool) -> TokenTree:
 
 @pytest.mark.parametrize("window", [None, 1, 3, 100])
 @pytest.mark.parametrize("shared", [True, False])
-def test_the_mask_of_blocks_sees_the_path_of_a_token(window: int | None, shared: bool) -> None:
+def test_the_mask_of_blocks_sees_the_path_of_a_token(window, shared):
     tree = _tree(shared)
     tokens = len(tree)
     found = create_mask(seen_tokens(TreePlan(tree, CPU), window), None, None, tokens, tokens, device="cpu")[0, 0]
@@ -61,7 +61,7 @@ def _logits(model: PreTrainedModel, tree: TokenTree, name: str) -> torch.Tensor:
 @pytest.mark.seconds
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize("name", COMPUTED)
-def test_flex_attention_gives_the_log_probabilities_of_pytorchs_attention(name: str) -> None:
+def test_flex_attention_gives_the_log_probabilities_of_pytorchs_attention(name):
     model, tree = architecture(name, SIZE), _tree(True)
     with torch.no_grad():
         ours, own = (_logits(model, tree, kernel).log_softmax(-1) for kernel in (NAMES["flex"], NAME))
@@ -100,7 +100,7 @@ WINDOWS = {"llama": 1, "qwen2-sliding": 2, "gemma2": 2, "gemma3": 2, "mistral": 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WINDOWS)
-def test_few_functions_are_compiled_for_rows_of_any_length(name: str, compiled: list[torch.fx.GraphModule]) -> None:
+def test_few_functions_are_compiled_for_rows_of_any_length(name, compiled):
     policy = Policy(architecture(name, SIZE))
     for part, budget in ((None, 3), (160, 6)):  # in one pass, then in parts, all but the first behind a path
         counts = []
@@ -115,8 +115,8 @@ def test_few_functions_are_compiled_for_rows_of_any_length(name: str, compiled: 
 
 @pytest.mark.slow
 def test_at_the_limit_of_compilations_a_row_is_refused_and_not_computed_by_a_matrix_of_all_scores(
-    compiled: list[torch.fx.GraphModule], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    compiled, monkeypatch
+):
     monkeypatch.setattr(kernels, "_VARIANTS", 1)
     policy = Policy(architecture("llama", SIZE))
     with torch.no_grad():
@@ -129,7 +129,7 @@ def test_at_the_limit_of_compilations_a_row_is_refused_and_not_computed_by_a_mat
 
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("name", COMPUTED)
-def test_gathered_keys_give_the_logits_and_gradients_of_pytorchs_attention(name: str, shared: bool) -> None:
+def test_gathered_keys_give_the_logits_and_gradients_of_pytorchs_attention(name, shared):
     AttentionInterface.register("test_varlen", partial(varlen_tree_attention, varlen=lambda: varlen_attention))
     model, tree = architecture(name, SIZE), _tree(shared)
     found = []
@@ -144,13 +144,13 @@ def test_gathered_keys_give_the_logits_and_gradients_of_pytorchs_attention(name:
 
 
 @pytest.mark.parametrize("kernel", [NAMES["flex"], "test_varlen"])
-def test_attention_sinks_are_refused(kernel: str) -> None:
+def test_attention_sinks_are_refused(kernel):
     AttentionInterface.register("test_varlen", partial(varlen_tree_attention, varlen=lambda: varlen_attention))
     with pytest.raises(DataError, match=r"attention sinks.*set it to sdpa"):
         _logits(architecture("gpt_oss", SIZE), _tree(True), kernel)
 
 
-def test_a_model_on_a_cpu_attends_as_pytorch_does() -> None:
+def test_a_model_on_a_cpu_attends_as_pytorch_does():
     model = architecture("llama", SIZE)
     choose_kernel(model, "flex")
     assert kernel_of(model) == NAME
@@ -158,18 +158,18 @@ def test_a_model_on_a_cpu_attends_as_pytorch_does() -> None:
     assert kernel_of(architecture("llama", SIZE).to("meta")) == NAME, "the choice is the model's own"
 
 
-def test_transformers_takes_no_kernel_for_one_of_its_own() -> None:
+def test_transformers_takes_no_kernel_for_one_of_its_own():
     assert not any(word in name for name in NAMES.values() for word in ("flash", "flex", "sdpa", "eager"))
 
 
-def test_kernels_in_float32_are_refused() -> None:
+def test_kernels_in_float32_are_refused():
     with pytest.raises(ConfigError, match=r"attention is flex.*compute_dtype: bfloat16, or attention: sdpa"):
         ModelConfig(attention="flex")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="what is said where there is no GPU")
 @pytest.mark.parametrize("kernel", ["flex", "flash_attention_2", "flash_attention_3"])
-def test_without_a_gpu_kernels_are_refused_before_weights_are_looked_for(kernel: Any) -> None:
+def test_without_a_gpu_kernels_are_refused_before_weights_are_looked_for(kernel):
     with pytest.raises(ConfigError, match=f"model.attention is {kernel}, which needs CUDA.*sdpa"):
         load_model(ModelConfig(path="no/such-model", attention=kernel, compute_dtype="bfloat16"))
 
@@ -181,7 +181,7 @@ def _gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int]) -> Callab
     return lambda kernel: check_kernel(ModelConfig(attention=kernel, compute_dtype="bfloat16"))  # type: ignore[arg-type]
 
 
-def test_missing_packages_are_named_with_the_command_that_installs_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_packages_are_named_with_the_command_that_installs_them(monkeypatch):
     for name in ("flash_attn", "flash_attn_interface"):
         monkeypatch.setitem(sys.modules, name, None)
     check = _gpu(monkeypatch, (9, 0))
@@ -192,7 +192,7 @@ def test_missing_packages_are_named_with_the_command_that_installs_them(monkeypa
         check("flash_attention_3")
 
 
-def test_flash_attention_3_is_refused_on_other_gpus_than_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flash_attention_3_is_refused_on_other_gpus_than_hopper(monkeypatch):
     module = types.ModuleType("flash_attn_interface")
     module.flash_attn_varlen_func = varlen_attention  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "flash_attn_interface", module)
@@ -201,7 +201,7 @@ def test_flash_attention_3_is_refused_on_other_gpus_than_hopper(monkeypatch: pyt
         _gpu(monkeypatch, (8, 0))("flash_attention_3")
 
 
-def test_heads_that_flex_attention_cannot_compile_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heads_that_flex_attention_cannot_compile_are_refused(monkeypatch):
     model = architecture("llama", SIZE)
     model.config.head_dim = 8
     choose_kernel(model, "flex")

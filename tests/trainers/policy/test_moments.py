@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 from tiny_runs import write_settings
 
@@ -13,7 +12,7 @@ from trainers.run.iteration_metrics import Clock, IterationMetrics
 from trainers.train import main
 
 
-def test_who_waits_takes_time_and_none_of_the_processor() -> None:
+def test_who_waits_takes_time_and_none_of_the_processor():
     clock = Clock()
     time.sleep(0.2)
     clock.book("rollout")
@@ -27,7 +26,7 @@ def test_who_waits_takes_time_and_none_of_the_processor() -> None:
     assert told["rate/tokens"] == 2 * told["rate/steps"] == 4 / told["time/rollout"]
 
 
-def test_an_iteration_tells_the_processors_time_of_its_parts(place: Path) -> None:
+def test_an_iteration_tells_the_processors_time_of_its_parts(place):
     assert main(["--config", str(write_settings(place, iterations=1))]) == 0
     record = read_metrics(place / "runs/tiny/metrics.jsonl")[1]
     for part in ("rollout", "estimator", "update"):

@@ -6,7 +6,6 @@ import json
 import math
 import shlex
 import warnings
-from pathlib import Path
 
 import pytest
 from small_papers import ANSWERS, WORLDS, save_model
@@ -33,13 +32,13 @@ def commands(name: str) -> list[list[str]]:
     return [rest for words in typed for found, _, rest in [find(words[1:], available())] if found == name]
 
 
-def test_the_settings_are_the_papers_but_for_where_they_are_computed_and_what_is_kept() -> None:
+def test_the_settings_are_the_papers_but_for_where_they_are_computed_and_what_is_kept():
     ours, papers = (dump(parse(["--config", name], PLAN).config).splitlines() for name in (CONFIG, PAPER))
     differing = {line.split(":")[0].strip() for line in set(ours) ^ set(papers)}
     assert differing == {"name", "output", "shard", "checkpoint_every", "keep_checkpoints", "episodes_every"}
 
 
-def test_the_smoke_run_of_the_page_trains_with_a_tiny_model_on_built_in_games(tmp_path: Path) -> None:
+def test_the_smoke_run_of_the_page_trains_with_a_tiny_model_on_built_in_games(tmp_path):
     (words,) = (words for words in commands("train") if "--iterations" in words)
     house = [{"id": "ALFWorld-v0", "kwargs": WORLDS["ALFWorld-v0"], "max_episode_steps": 2}]
     small = {
@@ -59,7 +58,7 @@ def test_the_smoke_run_of_the_page_trains_with_a_tiny_model_on_built_in_games(tm
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", commands("plan"), ids=" ".join)
-def test_what_the_page_plans_fits_the_gpu_that_it_names(words: list[str]) -> None:
+def test_what_the_page_plans_fits_the_gpu_that_it_names(words):
     warnings.simplefilter("ignore")  # of passes on fake tensors
     command = parse(words, PLAN)
     shape, where = shape_of("", command.options["model-shape"]), machines(command.options["gpus"])

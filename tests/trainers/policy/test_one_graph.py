@@ -23,7 +23,7 @@ from trainers.rollout.hf_engine import HFEngine
 @pytest.mark.seconds
 @pytest.mark.parametrize("kernel", [nullcontext, flash_on_cpu], ids=["tiles", "flash"])
 @pytest.mark.parametrize("name", ["llama", "qwen3", "gemma3", pytest.param("qwen3_5_text", marks=pytest.mark.slow)])
-def test_the_layers_of_a_tree_are_one_graph_forward_and_backward(name: str, kernel: Any) -> None:
+def test_the_layers_of_a_tree_are_one_graph_forward_and_backward(name, kernel):
     model = built(name) if name == "qwen3_5_text" else architecture(name, VOCABULARY)
     assert rows_reason(model) is None
     torch._dynamo.reset()
@@ -41,9 +41,7 @@ def test_the_layers_of_a_tree_are_one_graph_forward_and_backward(name: str, kern
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("name", ["llama", "qwen3", "gemma3", pytest.param("qwen3_5_text", marks=pytest.mark.slow)])
-def test_a_decoding_step_is_one_graph_with_the_logits_of_the_eager_one(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_decoding_step_is_one_graph_with_the_logits_of_the_eager_one(name, monkeypatch):
     monkeypatch.setattr(step_plan, "COMPILED", False)
     monkeypatch.setattr(step_plan, "_CALL", {"cpu": 5})  # so that the beginning that a group shares is a call
     model = built(name) if name == "qwen3_5_text" else architecture(name, VOCABULARY)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -39,20 +38,20 @@ def _step(module: nn.Module, optimizer: torch.optim.Optimizer, seed: int) -> Non
     optimizer.zero_grad()
 
 
-def test_without_torchao_the_setting_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torchao_the_setting_is_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchao.optim", None)
     with pytest.raises(MissingExtra, match=r"optim.state: 8bit needs torchao \(.*\): pip install 'envsuite\[8bit\]'"):
         make_optimizer(_module().parameters(), EIGHT)
 
 
-def test_frozen_parameters_are_left_out() -> None:
+def test_frozen_parameters_are_left_out():
     module = _module()
     module[0].requires_grad_(False)
     (group,) = make_optimizer(module.parameters(), OptimConfig()).param_groups
     assert [id(p) for p in group["params"]] == [id(p) for p in module[2].parameters()]
 
 
-def test_on_a_gpu_one_kernel_takes_the_step_and_what_it_leaves_goes_on_on_a_cpu() -> None:
+def test_on_a_gpu_one_kernel_takes_the_step_and_what_it_leaves_goes_on_on_a_cpu():
     plain, own, config = _module(), _module(), OptimConfig(lr=1e-2, weight_decay=0.1)
     expected = torch.optim.AdamW(plain.parameters(), lr=1e-2, weight_decay=0.1)
     with pretended_cuda():
@@ -72,7 +71,7 @@ def test_on_a_gpu_one_kernel_takes_the_step_and_what_it_leaves_goes_on_on_a_cpu(
 
 
 @pytest.mark.slow
-def test_moments_in_8_bit_learn_alike_and_are_saved_and_restored_bit_for_bit(torchao: None) -> None:
+def test_moments_in_8_bit_learn_alike_and_are_saved_and_restored_bit_for_bit(torchao):
     modules = [_module(), _module(), _module()]
     optimizers = [
         make_optimizer(m.parameters(), c) for m, c in zip(modules[:2], (EIGHT, OptimConfig(lr=1e-2)), strict=True)
@@ -96,7 +95,7 @@ def test_moments_in_8_bit_learn_alike_and_are_saved_and_restored_bit_for_bit(tor
 
 
 @pytest.mark.slow
-def test_a_run_with_moments_in_8_bit_resumes_to_the_same_end(torchao: None, place: Path) -> None:
+def test_a_run_with_moments_in_8_bit_resumes_to_the_same_end(torchao, place):
     wide = LlamaConfig(
         vocab_size=len(tokenizer()), hidden_size=32, intermediate_size=128, num_hidden_layers=1, num_attention_heads=4,
         max_position_embeddings=512, initializer_range=0.2, bos_token_id=None, eos_token_id=tokenizer().eos_token_id,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -44,9 +43,7 @@ def _naive(layer: torch.nn.Linear, softcap: float | None, states: torch.Tensor, 
     terms=st.sampled_from([(1.0, 0.0), (0.0, 1.0), (1.0, 0.3)]),
 )
 @examples(max_examples=60)
-def test_values_and_gradients_are_those_of_the_whole_logits(
-    rows: int, temperature: float, softcap: float | None, bias: bool, frozen: bool, terms: tuple[float, float]
-) -> None:
+def test_values_and_gradients_are_those_of_the_whole_logits(rows, temperature, softcap, bias, frozen, terms):
     torch.manual_seed(1)
     layer = torch.nn.Linear(WIDTH, SIZE, bias=bias, dtype=torch.float64).requires_grad_(not frozen)
     states = torch.randn(TOKENS, WIDTH, dtype=torch.float64, requires_grad=True)
@@ -70,7 +67,7 @@ def test_values_and_gradients_are_those_of_the_whole_logits(
 
 @pytest.mark.parametrize("compute_dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", COMPUTED)
-def test_the_parts_of_a_micro_batch_give_what_the_whole_gives(name: str, compute_dtype: Any) -> None:
+def test_the_parts_of_a_micro_batch_give_what_the_whole_gives(name, compute_dtype):
     model, table = architecture(name, SIZE), step_table(np.random.default_rng(3), SIZE)
     policy = Policy(model, temperature=0.4, compute_dtype=compute_dtype).train()
     assert policy.output is not None, "the logits of every model that is computed here come in parts"
@@ -89,7 +86,7 @@ def test_the_parts_of_a_micro_batch_give_what_the_whole_gives(name: str, compute
             assert float((ours - own).abs().max()) < near * scale
 
 
-def test_no_more_logits_exist_at_a_time_than_are_allowed() -> None:
+def test_no_more_logits_exist_at_a_time_than_are_allowed():
     model, table = architecture("llama", SIZE), step_table(np.random.default_rng(3), SIZE)
     policy = Policy(model).train()
     for elements, most in ((3 * SIZE, 3 * SIZE), (10**9, len(table.response.values) * SIZE)):
@@ -102,9 +99,7 @@ def test_no_more_logits_exist_at_a_time_than_are_allowed() -> None:
 
 
 @pytest.mark.parametrize(("room", "most"), [(0, 3), (4 * 16 * SIZE * 5, 5), (63 * GIB, 24)])
-def test_on_a_gpu_the_gradient_of_the_weight_is_added_to_less_often_where_memory_is_free(
-    room: float, most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_a_gpu_the_gradient_of_the_weight_is_added_to_less_often_where_memory_is_free(room, most, monkeypatch):
     torch.manual_seed(1)
     layer, states = torch.nn.Linear(WIDTH, SIZE, bias=False), torch.randn(30, WIDTH)
     target, gradients = torch.randint(0, SIZE, (30,)), []
@@ -124,7 +119,7 @@ def test_on_a_gpu_the_gradient_of_the_weight_is_added_to_less_often_where_memory
     torch.testing.assert_close(gradients[1], gradients[0])
 
 
-def test_logits_that_are_no_linear_function_of_the_states_are_the_models_own() -> None:
+def test_logits_that_are_no_linear_function_of_the_states_are_the_models_own():
     torch.manual_seed(0)
     config = CohereConfig(
         vocab_size=SIZE, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4,

@@ -36,9 +36,7 @@ def _off(one: torch.Tensor, two: torch.Tensor) -> float:
 
 
 @given(seed=st.integers(0, 10**6), append=st.booleans(), share=st.booleans(), budget=st.integers(1, 200))
-def test_micro_batches_have_every_response_token_once_within_the_budget(
-    seed: int, append: bool, share: bool, budget: int
-) -> None:
+def test_micro_batches_have_every_response_token_once_within_the_budget(seed, append, share, budget):
     table = step_table(np.random.default_rng(seed), 5, append=append)
     sequences, _ = row_sequences(table)
     longest = max(len(sequence.tokens) for sequence in sequences)
@@ -53,9 +51,7 @@ def test_micro_batches_have_every_response_token_once_within_the_budget(
 
 
 @given(seed=st.integers(0, 10**6), append=st.booleans(), budget=st.integers(1, 200))
-def test_one_micro_batch_computes_no_token_twice_and_several_only_what_they_share(
-    seed: int, append: bool, budget: int
-) -> None:
+def test_one_micro_batch_computes_no_token_twice_and_several_only_what_they_share(seed, append, budget):
     table = step_table(np.random.default_rng(seed), 3, append=append)
     sequences, _ = row_sequences(table)
     distinct = {tuple(each.tokens[:end].tolist()) for each in sequences for end in range(1, len(each.tokens) + 1)}
@@ -67,7 +63,7 @@ def test_one_micro_batch_computes_no_token_twice_and_several_only_what_they_shar
 
 
 @given(seed=st.integers(0, 10**6), budget=st.integers(8, 60), walk=st.sampled_from([None, 1.0, 4 / 3]))
-def test_no_other_cuts_compute_less(seed: int, budget: int, walk: float | None) -> None:
+def test_no_other_cuts_compute_less(seed, budget, walk):
     table = step_table(np.random.default_rng(seed), 3, append=True).take(np.arange(7))
     sequences, _ = row_sequences(table)
     order, common = depth_first(sequences)
@@ -92,13 +88,13 @@ def test_no_other_cuts_compute_less(seed: int, budget: int, walk: float | None) 
         assert all((tree.part is None) == (len(tree) <= budget) for tree in trees)
 
 
-def test_a_response_without_a_prompt_is_named() -> None:
+def test_a_response_without_a_prompt_is_named():
     with pytest.raises(UsageError, match=r"row 1 \(episode 1, step 0\) has a response of 2 tokens to an empty prompt"):
         list(micro_batches(token_table([([1], [2]), ([], [3, 4])]), 100, True))
 
 
 @pytest.mark.parametrize("objective", AGGREGATIONS.values(), ids=AGGREGATIONS)
-def test_the_gradient_does_not_depend_on_the_micro_batches(objective: Objective) -> None:
+def test_the_gradient_does_not_depend_on_the_micro_batches(objective):
     table = step_table(np.random.default_rng(5), SIZE)
     advantage = np.random.default_rng(6).normal(size=len(table.response.values))
     found = []
@@ -113,7 +109,7 @@ def test_the_gradient_does_not_depend_on_the_micro_batches(objective: Objective)
     assert _off(found[2], found[0]) < 1e-5
 
 
-def test_at_ratio_one_the_gradient_is_the_policy_gradient() -> None:
+def test_at_ratio_one_the_gradient_is_the_policy_gradient():
     table = step_table(np.random.default_rng(5), SIZE)
     policy = model("llama", SIZE)
     naive = row_logprobs(policy, table)
@@ -130,7 +126,7 @@ def test_at_ratio_one_the_gradient_is_the_policy_gradient() -> None:
     assert _off(found, expected) < 1e-5
 
 
-def test_a_process_without_a_micro_batch_takes_part_with_one_token_and_adds_nothing() -> None:
+def test_a_process_without_a_micro_batch_takes_part_with_one_token_and_adds_nothing():
     policy = Policy(model("qwen2", SIZE))
     stats = policy(one_token())
     assert stats.logprob.shape == (1,) and torch.isfinite(stats.logprob).all()

@@ -53,7 +53,7 @@ def gradient(batch: Batch, config: Objective) -> torch.Tensor:
 @each_config
 @settings(max_examples=30)
 @given(batch=batches, cut=st.integers(0, 6))
-def test_micro_batches_add_up_to_the_loss_and_the_gradient_of_the_whole(name: str, batch: Batch, cut: int):
+def test_micro_batches_add_up_to_the_loss_and_the_gradient_of_the_whole(name, batch, cut):
     config = CONFIGS[name]
     new = batch.new.clone().requires_grad_()
     rows = np.arange(len(batch.lengths))
@@ -72,7 +72,7 @@ def test_micro_batches_add_up_to_the_loss_and_the_gradient_of_the_whole(name: st
 @each_config
 @settings(max_examples=30)
 @given(batch=batches, seed=st.integers(0, 1000))
-def test_the_order_of_the_rows_does_not_matter(name: str, batch: Batch, seed: int):
+def test_the_order_of_the_rows_does_not_matter(name, batch, seed):
     config, order = CONFIGS[name], np.random.default_rng(seed).permutation(len(batch.lengths))
     tokens = torch.from_numpy(np.concatenate([np.flatnonzero(batch.row.numpy() == row) for row in order]))
     mixed = Batch(
@@ -86,7 +86,7 @@ def test_the_order_of_the_rows_does_not_matter(name: str, batch: Batch, seed: in
 
 # The trick of gspo and the constant weight of cispo make their gradients differ from the slope of their value.
 @pytest.mark.parametrize("name", sorted(set(CONFIGS) - {"gspo", "cispo"}))
-def test_the_gradient_is_the_slope_of_the_loss(name: str):
+def test_the_gradient_is_the_slope_of_the_loss(name):
     batch, config = make_batch([3, 1, 4, 0, 2], seed=3), CONFIGS[name]
     exact = gradient(batch, config)
     for token in range(len(batch.new)):
@@ -99,7 +99,7 @@ def test_the_gradient_is_the_slope_of_the_loss(name: str):
 
 @settings(max_examples=50)
 @given(batch=batches)
-def test_the_clipped_surrogate_is_that_of_a_plain_loop(batch: Batch):
+def test_the_clipped_surrogate_is_that_of_a_plain_loop(batch):
     config, total, start = Objective(clip_low=0.1, clip_high=0.3, dual_clip=2.0), 0.0, 0
     filled = [length for length in batch.lengths if length]
     for length in batch.lengths:
@@ -114,14 +114,14 @@ def test_the_clipped_surrogate_is_that_of_a_plain_loop(batch: Batch):
 
 
 @given(batch=batches)
-def test_step_and_sequence_ratios_agree_where_the_advantage_is_one_number_a_step(batch: Batch):
+def test_step_and_sequence_ratios_agree_where_the_advantage_is_one_number_a_step(batch):
     step, sequence = Objective(ratio="step"), Objective(ratio="sequence")
     torch.testing.assert_close(batch.loss(step).loss, batch.loss(sequence).loss)
     torch.testing.assert_close(gradient(batch, step), gradient(batch, sequence))
 
 
 @given(batch=batches)
-def test_on_the_policy_that_sampled_every_ratio_gives_the_policy_gradient(batch: Batch):
+def test_on_the_policy_that_sampled_every_ratio_gives_the_policy_gradient(batch):
     fresh = replace(batch, new=batch.old.clone())
     plain = gradient(fresh, Objective(loss="gpg"))
     for config in (
@@ -155,7 +155,7 @@ def one_token(log_ratio: float, advantage: float, config: Objective) -> tuple[Po
         (1.5, -1.0, False),  # beyond the dual clip
     ],
 )
-def test_the_gradient_vanishes_exactly_where_the_clip_says(log_ratio: float, advantage: float, moves: bool):
+def test_the_gradient_vanishes_exactly_where_the_clip_says(log_ratio, advantage, moves):
     result, slope = one_token(log_ratio, advantage, Objective(clip_high=0.28, dual_clip=3.0))
     assert (slope != 0.0) == moves
     assert (float(result.metrics["clip_fraction"]) > 0) == (not moves and log_ratio < 1)
@@ -192,7 +192,7 @@ def test_kl_cov_charges_the_tokens_of_highest_covariance():
 
 
 @pytest.mark.parametrize("loss", sorted(LOSSES))
-def test_no_tokens_cost_nothing(loss: str):
+def test_no_tokens_cost_nothing(loss):
     empty = torch.zeros(0, requires_grad=True)
     result = policy_loss(
         empty, empty.detach(), empty.detach(), torch.zeros(0, dtype=torch.int64), empty.detach(),
@@ -212,14 +212,14 @@ def test_no_tokens_cost_nothing(loss: str):
         (Objective(), CorrectionConfig()),
     ],
 )
-def test_a_term_without_its_column_is_refused(config: Objective, correction: CorrectionConfig | None):
+def test_a_term_without_its_column_is_refused(config, correction):
     flat = torch.zeros(3)
     with pytest.raises(AssertionError):
         policy_loss(flat, flat, flat, torch.arange(3), flat, config=config, correction=correction)
 
 
 @given(batch=batches)
-def test_the_entropy_bonus_is_aggregated_as_the_loss_is_and_its_gradient_is_the_naive_one(batch: Batch):
+def test_the_entropy_bonus_is_aggregated_as_the_loss_is_and_its_gradient_is_the_naive_one(batch):
     plain, bonus = Objective(average="episodes"), Objective(average="episodes", entropy_coef=0.3)
     new = batch.new.clone().requires_grad_()
     (-0.3 * (batch.weight(plain) * entropy(new)).sum()).backward()
@@ -238,7 +238,7 @@ CORRECTIONS = {
 
 @pytest.mark.parametrize("name", CORRECTIONS)
 @given(batch=batches, loss=st.sampled_from(TOKEN_RATIOS))
-def test_with_engine_weights_the_gradient_is_that_of_a_plain_loop(name: str, batch: Batch, loss: str):
+def test_with_engine_weights_the_gradient_is_that_of_a_plain_loop(name, batch, loss):
     correction, config, start = CORRECTIONS[name], CONFIGS[loss], 0
     expected, cut = [], 0
     plain = gradient(batch, config)
@@ -262,7 +262,7 @@ def test_with_engine_weights_the_gradient_is_that_of_a_plain_loop(name: str, bat
 @each_config
 @settings(max_examples=5)
 @given(batch=batches)
-def test_where_engine_and_trainer_agree_the_correction_changes_no_bit(name: str, correction: str, batch: Batch):
+def test_where_engine_and_trainer_agree_the_correction_changes_no_bit(name, correction, batch):
     same = replace(batch, ref=batch.old)
     new = [batch.new.clone().requires_grad_() for _ in range(2)]
     results = [same.loss(CONFIGS[name], new[0]), same.loss(CONFIGS[name], new[1], CORRECTIONS[correction])]
@@ -288,7 +288,7 @@ def test_the_divergence_and_the_bonus_are_not_weighed_by_the_correction():
     parts=st.lists(st.integers(0, 2), min_size=6, max_size=6),
     loss=st.sampled_from(["clip_cov", "kl_cov"]),
 )
-def test_what_a_loss_picks_does_not_depend_on_how_the_tokens_are_spread(batch: Batch, parts: list[int], loss: str):
+def test_what_a_loss_picks_does_not_depend_on_how_the_tokens_are_spread(batch, parts, loss):
     config = Objective(loss=loss, cov_fraction=0.3, cov_low=0.0)
     columns = [column.numpy() for column in (batch.new, batch.old, batch.advantage)]
     columns.append(np.random.default_rng(0).random(len(columns[0])))
@@ -312,7 +312,7 @@ def test_what_a_loss_picks_does_not_depend_on_how_the_tokens_are_spread(batch: B
 
 
 @pytest.mark.parametrize("fraction", [0.05, 0.2])
-def test_clip_cov_leaves_alone_what_the_clip_or_the_bounds_exclude(fraction: float):
+def test_clip_cov_leaves_alone_what_the_clip_or_the_bounds_exclude(fraction):
     batch, config = make_batch([30, 30], seed=3), Objective(loss="clip_cov", cov_fraction=fraction, cov_low=0.1)
     new, old, advantage = (column.numpy() for column in (batch.new, batch.old, batch.advantage))
     covariance = (new - new.mean()) * (advantage - advantage.mean())
@@ -383,7 +383,7 @@ def naive(losses: list[np.ndarray], mode: str) -> float:
 
 @pytest.mark.parametrize("mode", MODES)
 @given(lengths=some_lengths)
-def test_the_weighted_sum_is_the_aggregation_that_the_name_says(mode: str, lengths: np.ndarray):
+def test_the_weighted_sum_is_the_aggregation_that_the_name_says(mode, lengths):
     losses = np.random.default_rng(0).normal(size=lengths.sum())
     rows = np.split(losses, np.cumsum(lengths)[:-1])
     weights = token_weights(lengths, config_of(mode))
@@ -393,7 +393,7 @@ def test_the_weighted_sum_is_the_aggregation_that_the_name_says(mode: str, lengt
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("average", ["steps", "episodes"])
 @given(lengths=some_lengths, cut=st.integers(0, 8))
-def test_two_ranks_that_know_the_totals_have_the_weights_of_one(mode: str, average: str, lengths: np.ndarray, cut: int):
+def test_two_ranks_that_know_the_totals_have_the_weights_of_one(mode, average, lengths, cut):
     if average == "episodes" and mode.startswith("token-"):
         return
     config = config_of(mode, average=average)
@@ -437,7 +437,7 @@ def value_and_slope(kind: str, difference: float, **options: float) -> tuple[flo
 
 
 @given(st.floats(-3, 3))
-def test_each_estimator_is_its_formula(difference: float):
+def test_each_estimator_is_its_formula(difference):
     assert value_and_slope("k1", difference)[0] == pytest.approx(difference, abs=1e-9)
     assert value_and_slope("abs", difference)[0] == pytest.approx(abs(difference), abs=1e-9)
     assert value_and_slope("k2", difference)[0] == pytest.approx(difference**2 / 2, abs=1e-9)
@@ -445,7 +445,7 @@ def test_each_estimator_is_its_formula(difference: float):
 
 
 @given(st.floats(-3, 3))
-def test_k3_plus_has_the_value_of_k3_and_the_gradient_of_k2(difference: float):
+def test_k3_plus_has_the_value_of_k3_and_the_gradient_of_k2(difference):
     value, slope = value_and_slope("k3+", difference)
     assert value == pytest.approx(value_and_slope("k3", difference)[0], abs=1e-9)
     assert slope == pytest.approx(value_and_slope("k2", difference)[1], abs=1e-9)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,7 +21,6 @@ from trainers.policy.config import ComputeDtype, ModelConfig, OptimConfig
 from trainers.policy.hidden import Fingerprint, at_prompt_ends
 from trainers.policy.loading import load_model
 from trainers.policy.loss import Objective
-from trainers.policy.loss.config import Loss
 from trainers.policy.model import Policy
 from trainers.policy.packing import micro_batches
 from trainers.policy.precision import computing
@@ -40,7 +38,7 @@ def _updater(policy: Policy, optimizer: torch.optim.Optimizer) -> Updater:
     return Updater(Accelerator(cpu=True), policy, optimizer, OptimConfig(lr=1e-6), Objective(), iterations=10)
 
 
-def test_ten_steps_at_1e_6_move_nearly_every_weight(place: Path) -> None:
+def test_ten_steps_at_1e_6_move_nearly_every_weight(place):
     loaded = load_model(ModelConfig(path=str(place / "model"), compute_dtype="bfloat16"))
     before = {name: p.detach().clone() for name, p in loaded.named_parameters()}
     policy = Policy(loaded, compute_dtype="bfloat16")
@@ -64,7 +62,7 @@ def test_ten_steps_at_1e_6_move_nearly_every_weight(place: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen2"])
-def test_gradients_in_bfloat16_are_those_in_float32_to_five_per_cent(name: str) -> None:
+def test_gradients_in_bfloat16_are_those_in_float32_to_five_per_cent(name):
     table = step_table(np.random.default_rng(1), SIZE)
     advantage = np.random.default_rng(2).normal(size=len(table.response.values))
     found = []
@@ -83,9 +81,7 @@ def test_gradients_in_bfloat16_are_those_in_float32_to_five_per_cent(name: str) 
 @pytest.mark.parametrize("loss", ["ppo", "kl_cov"])
 @given(st.integers(0, 50), st.integers(5, 80), st.integers(1, 3))
 @settings(max_examples=6, phases=[Phase.generate])
-def test_before_the_first_optimiser_step_every_ratio_is_exactly_1(
-    compute_dtype: ComputeDtype, loss: Loss, seed: int, budget: int, parts: int
-) -> None:
+def test_before_the_first_optimiser_step_every_ratio_is_exactly_1(compute_dtype, loss, seed, budget, parts):
     table = step_table(np.random.default_rng(seed), SIZE, groups=4)
     policy = Policy(model("qwen2", SIZE), compute_dtype=compute_dtype)
     optimizer = torch.optim.SGD(policy.parameters(), lr=1e-30)
@@ -97,7 +93,7 @@ def test_before_the_first_optimiser_step_every_ratio_is_exactly_1(
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.4])
-def test_engine_and_trainer_agree_within_bfloat16(temperature: float) -> None:
+def test_engine_and_trainer_agree_within_bfloat16(temperature):
     policy, table = model("qwen2", SIZE), step_table(np.random.default_rng(3), SIZE, append=False)
     engine = HFEngine(policy, compute_dtype="bfloat16")
     prompts = [table.prompt[row].tolist() for row in range(len(table))]
@@ -114,9 +110,7 @@ def test_engine_and_trainer_agree_within_bfloat16(temperature: float) -> None:
 
 
 @pytest.mark.parametrize("name", ["qwen2", "gpt2"])
-def test_weights_that_the_engine_rounds_once_are_those_that_autocast_rounds_each_time(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_that_the_engine_rounds_once_are_those_that_autocast_rounds_each_time(name, monkeypatch):
     policy, sampling = model(name, SIZE), Sampling(max_tokens=12)
 
     def sampled(engine: HFEngine) -> list[np.ndarray]:
@@ -135,7 +129,7 @@ def test_weights_that_the_engine_rounds_once_are_those_that_autocast_rounds_each
         np.testing.assert_array_equal(one, two)
 
 
-def test_the_readers_of_hidden_states_compute_in_the_same_format() -> None:
+def test_the_readers_of_hidden_states_compute_in_the_same_format():
     policy, table = model("llama", SIZE), step_table(np.random.default_rng(4), SIZE)
     critic = {kind: ValueModel(policy.base_model, kind) for kind in ("float32", "bfloat16")}
     for value in critic.values():
@@ -152,14 +146,14 @@ def test_the_readers_of_hidden_states_compute_in_the_same_format() -> None:
         assert 1e-4 < float((exact - rounded).norm() / exact.norm()) < 0.03
 
 
-def test_float32_is_computed_in_float32_within_any_autocast() -> None:
+def test_float32_is_computed_in_float32_within_any_autocast():
     policy, table = model("llama", SIZE), step_table(np.random.default_rng(5), SIZE)
     alone = log_probabilities(Policy(policy), table, OptimConfig())
     with torch.autocast("cpu", torch.bfloat16):
         np.testing.assert_array_equal(log_probabilities(Policy(policy), table, OptimConfig()), alone)
 
 
-def test_a_run_in_bfloat16_with_recomputed_activations_trains_and_saves_float32_weights(place: Path) -> None:
+def test_a_run_in_bfloat16_with_recomputed_activations_trains_and_saves_float32_weights(place):
     changes = {"model.compute_dtype": "bfloat16", "model.gradient_checkpointing": True, "evaluation.envs": []}
     assert main(["--config", str(write_settings(place, iterations=2, **changes))]) == 0
     records = [r for r in read_metrics(place / "runs/tiny/metrics.jsonl") if "train/logprob_gap" in r]
@@ -172,8 +166,8 @@ def test_a_run_in_bfloat16_with_recomputed_activations_trains_and_saves_float32_
 
 @pytest.mark.parametrize("dtype, minibatches, warned", [("bfloat16", 2, 1), ("bfloat16", 1, 0), ("float32", 2, 0)])
 def test_a_clip_range_of_whole_steps_that_rounding_exceeds_is_warned_of_in_one_line(
-    dtype: str, minibatches: int, warned: int, place: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+    dtype, minibatches, warned, place, caplog
+):
     changes = {"model.compute_dtype": dtype, "optim.minibatches": minibatches, "evaluation.envs": []}
     assert main(["--config", str(write_settings(place, recipe="gspo", iterations=1, **changes))]) == 0
     said = [line for line in caplog.messages if "clip_low 0.0003 and clip_high 0.0004" in line]
@@ -181,7 +175,7 @@ def test_a_clip_range_of_whole_steps_that_rounding_exceeds_is_warned_of_in_one_l
 
 
 @pytest.mark.parametrize("before", [False, True])
-def test_a_program_computes_without_subnormal_numbers_and_leaves_its_caller_as_it_was(before: bool) -> None:
+def test_a_program_computes_without_subnormal_numbers_and_leaves_its_caller_as_it_was(before):
     def subnormal(numbers: int = 100_000) -> int:
         return int((torch.full((numbers,), 1e-40) * 1).count_nonzero())
 

@@ -52,7 +52,7 @@ def adapted(one: PreTrainedModel) -> None:
 @pytest.mark.seconds
 @pytest.mark.parametrize("kind", ["plain", "recomputed", "adapted"])
 @pytest.mark.parametrize("name", FAMILIES + ROWS)
-def test_log_probabilities_and_gradients_are_those_of_single_sequences(name: str, kind: str) -> None:
+def test_log_probabilities_and_gradients_are_those_of_single_sequences(name, kind):
     one = built(name)
     if kind == "adapted":
         adapted(one)
@@ -74,7 +74,7 @@ def test_log_probabilities_and_gradients_are_those_of_single_sequences(name: str
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("name", ["qwen3_5_text", "lfm2", "bamba"])
-def test_an_adapter_on_weights_in_bfloat16_is_computed_in_a_tree(name: str) -> None:
+def test_an_adapter_on_weights_in_bfloat16_is_computed_in_a_tree(name):
     one = built(name).to(torch.bfloat16)
     add_adapter(one, AdapterConfig(rank=4, base="bfloat16"), "base")
     policy = Policy(one, compute_dtype="bfloat16")
@@ -105,7 +105,7 @@ def doubled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("name", ["qwen3_5_text", "lfm2", "bamba"])
-def test_in_float64_a_tree_differs_from_rows_by_rounding_alone(name: str, doubled: None) -> None:
+def test_in_float64_a_tree_differs_from_rows_by_rounding_alone(name, doubled):
     """And in float32 it is no further from the values in float64 than rows are."""
     tree, _ = some_tree()
     weight = torch.from_numpy(np.random.default_rng(4).normal(size=len(tree.index)))
@@ -134,7 +134,7 @@ def test_in_float64_a_tree_differs_from_rows_by_rounding_alone(name: str, double
 
 
 @given(st.lists(st.lists(st.integers(0, 1), min_size=2, max_size=12), min_size=1, max_size=8))
-def test_a_tree_is_cut_into_runs_that_go_on_from_the_ends_of_others(texts: list[list[int]]) -> None:
+def test_a_tree_is_cut_into_runs_that_go_on_from_the_ends_of_others(texts):
     tree = forest([np.array(text) for text in texts])
     kept = np.flatnonzero(np.arange(len(tree)) % 5 == 3)
     levels = TreeLevels.of(tree, torch.device("cpu"), kept)

@@ -39,7 +39,7 @@ def _table() -> StepTable:
 
 
 @pytest.mark.parametrize("output", ["known", "unknown"])
-def test_rows_have_the_statistics_and_gradients_of_a_tree(output: str) -> None:
+def test_rows_have_the_statistics_and_gradients_of_a_tree(output):
     tree, _ = some_tree()
     weight = torch.from_numpy(np.random.default_rng(4).normal(size=(2, len(tree.index))))
     found = []
@@ -56,7 +56,7 @@ def test_rows_have_the_statistics_and_gradients_of_a_tree(output: str) -> None:
     same_gradients(found[1][1], found[0][1], 1e-10)
 
 
-def test_values_and_their_gradients_are_those_of_a_tree() -> None:
+def test_values_and_their_gradients_are_those_of_a_tree():
     tree, _ = some_tree()
     found = []
     for one in _both():
@@ -75,7 +75,7 @@ def test_values_and_their_gradients_are_those_of_a_tree() -> None:
 
 @pytest.mark.parametrize("pooling", ["last", "mean"])
 @pytest.mark.parametrize("layer", [-1, -2])
-def test_hidden_states_are_those_of_a_tree(layer: int, pooling: str) -> None:
+def test_hidden_states_are_those_of_a_tree(layer, pooling):
     asked = [Fingerprint(layer, pooling)]
     one, other = (at_prompt_ends(m, _table(), asked, budget=60)[0] for m in _both())
     np.testing.assert_allclose(other, one, rtol=0, atol=1e-6)  # they are float32
@@ -83,7 +83,7 @@ def test_hidden_states_are_those_of_a_tree(layer: int, pooling: str) -> None:
 
 @pytest.mark.parametrize("share", [True, False])
 @pytest.mark.parametrize("budget", [25, 90, 10_000])
-def test_micro_batches_of_rows_have_each_target_once_and_are_no_larger_with_padding(budget: int, share: bool) -> None:
+def test_micro_batches_of_rows_have_each_target_once_and_are_no_larger_with_padding(budget, share):
     table = _table()
     trees = list(micro_batches(table, budget, share, rows=True))
     assert sorted(np.concatenate([tree.index for tree in trees])) == list(range(len(table.response.values)))
@@ -98,12 +98,12 @@ def test_micro_batches_of_rows_have_each_target_once_and_are_no_larger_with_padd
     assert computed < apart if share else computed == apart, "what goes on from all of a sequence is one row with it"
 
 
-def test_no_rows_are_no_micro_batch() -> None:
+def test_no_rows_are_no_micro_batch():
     empty = _table().take(np.zeros(0, np.int64))
     assert list(micro_batches(empty, 100, True, rows=True)) == [] and distinct_tokens(empty) == 0
 
 
-def test_a_model_whose_tokens_see_later_ones_is_refused_by_name() -> None:
+def test_a_model_whose_tokens_see_later_ones_is_refused_by_name():
     torch.manual_seed(0)
     shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 48}
     one = BertLMHeadModel(AutoConfig.for_model("bert", vocab_size=SIZE, initializer_range=0.3, **shape)).train(False)
@@ -111,9 +111,7 @@ def test_a_model_whose_tokens_see_later_ones_is_refused_by_name() -> None:
         Policy(one)
 
 
-def test_a_convolution_is_told_by_what_it_is_and_where_it_leaks_little_by_its_values(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_convolution_is_told_by_what_it_is_and_where_it_leaks_little_by_its_values(monkeypatch):
     config = AutoConfig.for_model(
         "lfm2", vocab_size=SIZE, hidden_size=32, num_hidden_layers=2, layer_types=["conv", "full_attention"],
         num_attention_heads=4, num_key_value_heads=2, intermediate_size=48, pad_token_id=None,
@@ -132,9 +130,7 @@ def test_a_convolution_is_told_by_what_it_is_and_where_it_leaks_little_by_its_va
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("name", ["mamba", "lfm2"])
-def test_a_model_trains_row_by_row_or_in_a_tree_and_the_run_says_so_and_what_it_costs(
-    name: str, tmp_path: Path
-) -> None:
+def test_a_model_trains_row_by_row_or_in_a_tree_and_the_run_says_so_and_what_it_costs(name, tmp_path):
     save_model(tmp_path / "model", name)
     by_row = name == "mamba"
     changes = {"iterations": 2, "method": {"critic": {"kind": "model", "lr": 0.01}}}
@@ -149,7 +145,7 @@ def test_a_model_trains_row_by_row_or_in_a_tree_and_the_run_says_so_and_what_it_
 
 
 @pytest.mark.seconds
-def test_by_the_setting_a_model_learns_the_same_row_by_row(place: Path) -> None:
+def test_by_the_setting_a_model_learns_the_same_row_by_row(place):
     tree, apart = (
         [line for line in without_times(_run(place, way)) if "train/loss" in line] for way in ("auto", "always")
     )
@@ -170,7 +166,7 @@ def _run(place: Path, way: str) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("shard", ["none", "full"])
 @pytest.mark.parametrize("name", ["mamba", "lfm2"])
-def test_two_processes_train_a_hybrid_whole_or_sharded(tmp_path: Path, name: str, shard: str) -> None:
+def test_two_processes_train_a_hybrid_whole_or_sharded(tmp_path, name, shard):
     save_model(tmp_path / "model", name)
     config = write_settings(tmp_path, iterations=2, **{"model.shard": shard})
     run = train("--config", str(config), program=(*BOTH, "-m", "trainers.train"), timeout=300)

@@ -18,7 +18,7 @@ from update_cases import GROUPS_OF, SIZE, table
 
 from envsuite.playing.engine import Completion, Sampling
 from trainers.policy.adapter import add_adapter, trained_weights
-from trainers.policy.config import AdapterConfig, ComputeDtype, ModelConfig, OptimConfig
+from trainers.policy.config import AdapterConfig, ModelConfig, OptimConfig
 from trainers.policy.loading import load_model
 from trainers.policy.sharding import spreads
 from trainers.policy.weight_files import WeightFiles
@@ -64,7 +64,7 @@ def _spread(found: list[Result], one: Result, parts: int) -> None:
 @pytest.mark.parametrize(
     "ranks, names", [(2, QUICK), *(pytest.param(ranks, EXACT, marks=pytest.mark.slow) for ranks in (2, 4))]
 )
-def test_sharded_processes_have_the_gradients_updates_and_states_of_one(ranks: int, names: list[str]) -> None:
+def test_sharded_processes_have_the_gradients_updates_and_states_of_one(ranks, names):
     (one,), many = on_ranks(all_computed, 1, names), on_ranks(all_computed, ranks, names)
     for name in names:
         found = [each[name] for each in many]
@@ -73,7 +73,7 @@ def test_sharded_processes_have_the_gradients_updates_and_states_of_one(ranks: i
 
 
 @pytest.mark.slow
-def test_in_float32_and_bfloat16_sharded_processes_have_the_gradient_of_one() -> None:
+def test_in_float32_and_bfloat16_sharded_processes_have_the_gradient_of_one():
     (one,), two = on_ranks(all_computed, 1, [*ROUNDED, "float64"]), on_ranks(all_computed, 2, ROUNDED)
     exact = one["float64"].gradient
     for name in ROUNDED:
@@ -91,7 +91,7 @@ def test_in_float32_and_bfloat16_sharded_processes_have_the_gradient_of_one() ->
 
 
 @pytest.mark.seconds
-def test_in_bfloat16_layers_are_gathered_in_it_and_gradients_may_be_added_up_once_a_step() -> None:
+def test_in_bfloat16_layers_are_gathered_in_it_and_gradients_may_be_added_up_once_a_step():
     names = ["float32", "bfloat16", "bfloat16, once a step"]
     (found, _) = on_ranks(exchanged, 2, names)
     passes, counts, sizes = zip(*(found[name] for name in names), strict=True)
@@ -107,7 +107,7 @@ def test_in_bfloat16_layers_are_gathered_in_it_and_gradients_may_be_added_up_onc
 
 
 @pytest.mark.seconds
-def test_a_critic_of_its_own_is_spread_and_learns_what_one_process_learns(tmp_path: Path) -> None:
+def test_a_critic_of_its_own_is_spread_and_learns_what_one_process_learns(tmp_path):
     model("qwen2", SIZE, seed=3).save_pretrained(tmp_path)
     (one,), many = on_ranks(critics, 1, str(tmp_path), "none"), on_ranks(critics, 2, str(tmp_path), "full")
     for rank, found in enumerate(many):
@@ -120,7 +120,7 @@ def test_a_critic_of_its_own_is_spread_and_learns_what_one_process_learns(tmp_pa
 
 
 @pytest.mark.seconds
-def test_an_output_folder_that_a_process_does_not_see_is_refused_at_the_start(tmp_path: Path) -> None:
+def test_an_output_folder_that_a_process_does_not_see_is_refused_at_the_start(tmp_path):
     first, second = on_ranks(seen, 2, str(tmp_path / "runs/tiny"), str(tmp_path / "elsewhere/tiny"))
     assert first[0] == second[0] == "" and not list((tmp_path / "runs/tiny").iterdir())
     assert f"output is {tmp_path}/elsewhere, where" in second[1] and "that all machines of the run share" in second[1]
@@ -132,7 +132,7 @@ def test_an_output_folder_that_a_process_does_not_see_is_refused_at_the_start(tm
 
 @pytest.mark.parametrize("adapted", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_an_engine_with_a_copy_samples_bit_for_bit_as_one_without(dtype: ComputeDtype, adapted: bool) -> None:
+def test_an_engine_with_a_copy_samples_bit_for_bit_as_one_without(dtype, adapted):
     policy = model("qwen2", SIZE)  # tied embeddings
     if adapted:
         add_adapter(policy, AdapterConfig(rank=4), "owner/base")
@@ -169,7 +169,7 @@ def test_an_engine_with_a_copy_samples_bit_for_bit_as_one_without(dtype: Compute
 
 
 @pytest.mark.seconds
-def test_vllm_is_sent_the_whole_adapter_of_a_sharded_policy_as_it_is_and_what_is_below_it_once(tmp_path: Path) -> None:
+def test_vllm_is_sent_the_whole_adapter_of_a_sharded_policy_as_it_is_and_what_is_below_it_once(tmp_path):
     updates = {spread: on_ranks(sent_to_servers, 2, spread, str(tmp_path))[0] for spread in ("none", "full")}
     first, second = updates["full"]
     adapter = {name for name in first if ".lora_" in name}
@@ -207,7 +207,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_a_run_of_two_sharded_processes_is_one_of_two_copies_and_its_checkpoint_anybodys(place: Path) -> None:
+def test_a_run_of_two_sharded_processes_is_one_of_two_copies_and_its_checkpoint_anybodys(place):
     whole = _run(place, "whole", 2, iterations=2)
     sharded = _run(place, "sharded", 2, iterations=2, **{"model.shard": "full"})
     _near(without_times(sharded), without_times(whole), 1e-4)
@@ -237,7 +237,7 @@ def test_a_run_of_two_sharded_processes_is_one_of_two_copies_and_its_checkpoint_
     ],
     ids=lambda changes: next(iter(changes)) if len(changes) > 1 else "=".join(map(str, *changes.items())),
 )
-def test_methods_that_read_the_policy_run_sharded_as_they_do_in_copies(place: Path, changes: dict[str, Any]) -> None:
+def test_methods_that_read_the_policy_run_sharded_as_they_do_in_copies(place, changes):
     kl = {} if "recipe" in changes else KL
     name = f"{abs(hash(str(changes)))}"
     made = {"iterations": 2, "checkpoint_every": 2, **kl, **changes}
@@ -256,9 +256,7 @@ SHARING = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, {"model.adapter": {"rank": 4}}], ids=["whole model", "adapter"])
-def test_a_sharded_run_goes_on_bit_for_bit_and_on_another_number_of_processes(
-    place: Path, changes: dict[str, Any]
-) -> None:
+def test_a_sharded_run_goes_on_bit_for_bit_and_on_another_number_of_processes(place, changes):
     tag = "adapter" if changes else "all"
     changes = {**changes, "optim.schedule": "constant"}  # another would follow from the number of iterations
     full = {**changes, "model.shard": "full"}
@@ -282,7 +280,7 @@ def test_a_sharded_run_goes_on_bit_for_bit_and_on_another_number_of_processes(
 # -- bad input -------------------------------------------------------------------------------------------------------
 
 
-def test_one_process_shards_nothing() -> None:
+def test_one_process_shards_nothing():
     assert not spreads(ModelConfig(shard="full"), Accelerator(cpu=True))
 
 
@@ -299,14 +297,12 @@ FOUR_BITS = {"compute_dtype": "bfloat16", "adapter": AdapterConfig(base="nf4")}
         ({"shard": "full"}, {"state": "8bit"}, r"model.shard and optim.state: 8bit do not go together"),
     ],
 )
-def test_what_cannot_be_sharded_or_kept_in_main_memory_is_refused(
-    model: dict[str, Any], optim: dict[str, Any], said: str
-) -> None:
+def test_what_cannot_be_sharded_or_kept_in_main_memory_is_refused(model, optim, said):
     with pytest.raises(ConfigError, match=said):
         TrainConfig(model=ModelConfig(**model), optim=OptimConfig(**optim))
 
 
 @pytest.mark.slow
-def test_processes_that_are_not_those_of_whole_machines_cannot_be_hybrid() -> None:
+def test_processes_that_are_not_those_of_whole_machines_cannot_be_hybrid():
     for said in on_ranks(refused, 2):
         assert "the 2 processes are not a multiple of those of this machine (3:" in said

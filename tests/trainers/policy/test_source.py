@@ -42,7 +42,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         yield found
 
 
-def test_a_name_on_the_hub_is_downloaded_once_and_named_as_the_adapters_base(hub: Hub, tmp_path: Path) -> None:
+def test_a_name_on_the_hub_is_downloaded_once_and_named_as_the_adapters_base(hub, tmp_path):
     shutil.copyfile("model.safetensors", "consolidated.00.safetensors")
     config = ModelConfig(path="owner/tiny", adapter=AdapterConfig(rank=2))
     policy = load_model(config)
@@ -67,7 +67,7 @@ def _refused(name: str, *words: str) -> None:
     assert all(word in said for word in words), said
 
 
-def test_a_model_that_cannot_be_had_is_answered_with_the_remedy(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_cannot_be_had_is_answered_with_the_remedy(hub, monkeypatch):
     _refused("owner/tyni", "no such model on the hub", "spelling", "hf auth login")
     _refused("not a name", "no such folder", "no name on the hub")
     hub.gated.add("owner/tiny")
@@ -81,16 +81,14 @@ def test_a_model_that_cannot_be_had_is_answered_with_the_remedy(hub: Hub, monkey
 
 
 @pytest.mark.seconds
-def test_a_download_that_is_cut_off_goes_on_when_the_run_is_started_again(
-    hub: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_download_that_is_cut_off_goes_on_when_the_run_is_started_again(hub, monkeypatch):
     hub.cut.add("model.safetensors")
     _refused("owner/tiny", "cut off", "run again")
     hub.cut.clear()
     assert find("owner/tiny", "model.path").folder.joinpath("model.safetensors").is_file()
 
 
-def test_a_full_disk_is_named(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_named(hub, monkeypatch):
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -98,7 +96,7 @@ def test_a_full_disk_is_named(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None
     _refused("owner/tiny", "disk is full", "HF_HOME")
 
 
-def test_a_folder_with_a_shard_missing_is_refused(tmp_path: Path) -> None:
+def test_a_folder_with_a_shard_missing_is_refused(tmp_path):
     policy = model("qwen2", len(tokenizer()))
     policy.save_pretrained(tmp_path, max_shard_size="20KB")
     tokenizer().save_pretrained(tmp_path)
@@ -108,7 +106,7 @@ def test_a_folder_with_a_shard_missing_is_refused(tmp_path: Path) -> None:
     _refused(str(tmp_path), f"1 of {len(shards)} files", shards[1].name, "run it again")
 
 
-def test_the_shipped_model_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_shipped_model_is_found_from_any_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     policy = load_model(ModelConfig())
     assert policy.config.model_type == "llama"
@@ -121,7 +119,7 @@ def test_the_shipped_model_is_found_from_any_folder(tmp_path: Path, monkeypatch:
 OWN = "{% for m in messages %}<|user|>{{ m.content }}<|end|>{% endfor %}"
 
 
-def test_the_template_replaces_the_model_s_own_and_goes_with_what_is_saved(tmp_path: Path) -> None:
+def test_the_template_replaces_the_model_s_own_and_goes_with_what_is_saved(tmp_path):
     file = tmp_path / "own.jinja"
     file.write_text(OWN)
     assert load_tokenizer(ModelConfig(chat_template=str(file))).chat_template == OWN != load_tokenizer(ModelConfig())
@@ -134,7 +132,7 @@ def test_the_template_replaces_the_model_s_own_and_goes_with_what_is_saved(tmp_p
     assert AutoTokenizer.from_pretrained(exported).chat_template == OWN
 
 
-def test_a_template_that_is_missing_or_cannot_be_rendered_is_named(tmp_path: Path) -> None:
+def test_a_template_that_is_missing_or_cannot_be_rendered_is_named(tmp_path):
     with pytest.raises(DataError, match=r"model.chat_template smollm: no such file .* Did you mean 'smollm2'"):
         load_tokenizer(ModelConfig(chat_template="smollm"))
     file = tmp_path / "broken.jinja"
@@ -143,9 +141,7 @@ def test_a_template_that_is_missing_or_cannot_be_rendered_is_named(tmp_path: Pat
         load_tokenizer(ModelConfig(chat_template=str(file)))
 
 
-def test_a_model_in_an_installed_package_is_found_without_importing_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_in_an_installed_package_is_found_without_importing_it(tmp_path, monkeypatch):
     package = tmp_path / "some_weights"
     (package / "model").mkdir(parents=True)
     (package / "__init__.py").write_text("raise RuntimeError('imported')")
@@ -166,7 +162,7 @@ def test_a_model_in_an_installed_package_is_found_without_importing_it(
         find("package:some_weights/nothing", "model.path")
 
 
-def test_the_configurations_of_smollm2_have_the_same_prompts_and_adapter() -> None:
+def test_the_configurations_of_smollm2_have_the_same_prompts_and_adapter():
     first, then = (read_file(f"configs/{name}.yaml") for name in ("smollm2-imitate", "smollm2"))
     assert first["prompt"] == then["prompt"]
     assert first["output"] == then["model"].pop("path")

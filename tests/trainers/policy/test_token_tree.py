@@ -7,7 +7,6 @@ import gc
 import weakref
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +23,7 @@ from transformers import PreTrainedModel
 from trainers.policy import attention, tree_plan
 from trainers.policy.adapter import add_adapter
 from trainers.policy.attention import checkpoint_activations
-from trainers.policy.config import AdapterConfig, ComputeDtype
+from trainers.policy.config import AdapterConfig
 from trainers.policy.hidden import Fingerprint, before_tokens
 from trainers.policy.model import Policy
 from trainers.policy.packing import micro_batches
@@ -74,7 +73,7 @@ def _ancestors(tree: TokenTree, token: int) -> list[int]:
 
 
 @given(rows, st.booleans())
-def test_the_path_of_each_target_spells_its_sequence(some: list[tuple[list[int], list[int]]], share: bool) -> None:
+def test_the_path_of_each_target_spells_its_sequence(some, share):
     sequences = _sequences(some)
     tree = token_tree(sequences, share=share)
     wanted = [(one.tokens[: place + 1].tolist(), target, index) for one in sequences
@@ -85,7 +84,7 @@ def test_the_path_of_each_target_spells_its_sequence(some: list[tuple[list[int],
 
 
 @given(rows, st.booleans())
-def test_parents_depths_ends_and_chains_tell_of_one_tree(some: list[tuple[list[int], list[int]]], share: bool) -> None:
+def test_parents_depths_ends_and_chains_tell_of_one_tree(some, share):
     tree = token_tree(_sequences(some), share=share)
     for token in range(len(tree)):
         path = _ancestors(tree, token)
@@ -99,14 +98,14 @@ def test_parents_depths_ends_and_chains_tell_of_one_tree(some: list[tuple[list[i
         assert len(set(children)) == len(children), "no token has two children alike"
 
 
-def test_the_tree_does_not_depend_on_the_order_of_the_sequences() -> None:
+def test_the_tree_does_not_depend_on_the_order_of_the_sequences():
     some = [([1, 2], [0, 1]), ([1], [2, 2]), ([1, 2, 0], [1]), ([0], [1])]
     one, other = token_tree(_sequences(some)), token_tree(_sequences(some[::-1]))
     for name in ("tokens", "depth", "parent", "end"):
         assert np.array_equal(getattr(one, name), getattr(other, name))
 
 
-def test_tokens_after_the_last_target_are_not_computed_and_images_have_ids_below_zero() -> None:
+def test_tokens_after_the_last_target_are_not_computed_and_images_have_ids_below_zero():
     tree = token_tree([TokenSequence.of(np.array([5, -70_000, -3, 6, 6]), np.array([2]), 0)])
     assert tree.tokens.tolist() == [5, -70_000, -3] and tree.target.tolist() == [6]
 
@@ -149,9 +148,7 @@ for a call of FlashAttention, or ``None`` without it."""
 @pytest.mark.parametrize("name", STYLES)
 @settings(max_examples=3)
 @given(some=rows, budget=st.sampled_from([1, 40, 10_000]))
-def test_everything_is_what_independent_sequences_give(
-    name: str, way: str, some: list[tuple[list[int], list[int]]], budget: int
-) -> None:
+def test_everything_is_what_independent_sequences_give(name, way, some, budget):
     table, model = _table(some), _model(name, way)
     naive = copy.deepcopy(model)
     naive.set_attn_implementation("eager")
@@ -190,7 +187,7 @@ def test_everything_is_what_independent_sequences_give(
 
 
 @pytest.mark.parametrize("way", [nullcontext, flash_on_cpu])
-def test_what_is_gathered_is_not_kept_for_the_backward_pass(way: Any) -> None:
+def test_what_is_gathered_is_not_kept_for_the_backward_pass(way):
     """A long prompt with many short branches: the memory that waits for the backward pass grows with tokens alone."""
     rng = np.random.default_rng(0)
     prompt, kept = rng.integers(0, SIZE, 512).tolist(), []
@@ -219,9 +216,7 @@ def test_what_is_gathered_is_not_kept_for_the_backward_pass(way: Any) -> None:
 @pytest.mark.parametrize("name", [*STYLES, "gpt2", "gemma2", "gpt_oss"])
 @settings(max_examples=3)
 @given(some=rows, most=st.integers(1, 40))
-def test_a_tree_in_parts_gives_what_it_gives_in_one_pass(
-    name: str, checkpointing: bool, some: list[tuple[list[int], list[int]]], most: int
-) -> None:
+def test_a_tree_in_parts_gives_what_it_gives_in_one_pass(name, checkpointing, some, most):
     table, found = _table(some), []
     (tree,) = micro_batches(table, 10_000, True)
     rng = np.random.default_rng(1)
@@ -243,7 +238,7 @@ def test_a_tree_in_parts_gives_what_it_gives_in_one_pass(
         same_gradients(taken_gradients(other), wanted, least=1.0)
 
 
-def test_a_pass_of_a_tree_in_parts_has_no_more_tokens_than_are_allowed_and_computes_each_once() -> None:
+def test_a_pass_of_a_tree_in_parts_has_no_more_tokens_than_are_allowed_and_computes_each_once():
     tree = token_tree(_sequences([([1] * 30, [0, 1, 2] * 3), ([1] * 30, [2, 1]), ([0, 1], [1])]))
     policy, widths = Policy(architecture("llama", SIZE)), []
     policy.model.base_model.layers[0].register_forward_pre_hook(lambda _, given: widths.append(given[0].shape[1]))
@@ -254,9 +249,7 @@ def test_a_pass_of_a_tree_in_parts_has_no_more_tokens_than_are_allowed_and_compu
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("checkpointing", [False, True], ids=["kept", "recomputed"])
-def test_nothing_of_a_tree_in_parts_is_left_after_its_backward_pass(
-    checkpointing: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_of_a_tree_in_parts_is_left_after_its_backward_pass(checkpointing, monkeypatch):
     tree = token_tree(_sequences([([1] * 30, [0, 1, 2] * 3), ([1] * 30, [2, 1]), ([0, 1], [1])]))
     model, made = architecture("llama", SIZE), []
     joined = CachedPast.join
@@ -273,7 +266,7 @@ def test_nothing_of_a_tree_in_parts_is_left_after_its_backward_pass(
     assert len(made) > 20 and [one() for one in made if one() is not None] == []
 
 
-def test_a_tree_is_computed_in_parts_where_that_saves_work_or_a_row_is_too_long() -> None:
+def test_a_tree_is_computed_in_parts_where_that_saves_work_or_a_row_is_too_long():
     prompt = list(range(7)) * 10
     table = _table([([*prompt, row % 3, row // 3], [1, 2]) for row in range(9)])
 
@@ -287,7 +280,7 @@ def test_a_tree_is_computed_in_parts_where_that_saves_work_or_a_row_is_too_long(
 
 @pytest.mark.parametrize("compute_dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", STYLES)
-def test_recomputed_layers_give_the_same_gradient_bit_for_bit(name: str, compute_dtype: ComputeDtype) -> None:
+def test_recomputed_layers_give_the_same_gradient_bit_for_bit(name, compute_dtype):
     table, gradients = step_table(np.random.default_rng(3), SIZE), []
     for recomputes in (False, True):
         model = architecture(name, SIZE)

@@ -59,7 +59,7 @@ def assert_equal(found: dict[str, torch.Tensor], expected: dict[str, torch.Tenso
 
 
 @pytest.mark.parametrize("full", [True, False], ids=["continued", "window"])
-def test_ours_and_a_padded_batch_have_the_same_loss_and_gradient(tmp_path: Path, full: bool) -> None:
+def test_ours_and_a_padded_batch_have_the_same_loss_and_gradient(tmp_path, full):
     folder, rows = save_model(tmp_path), rows_of(4, 3, full)
     (ours, told), (plain, expected) = gradient(Ours, folder, rows), gradient(Padded, folder, rows)
     assert_equal(ours, plain)
@@ -75,7 +75,7 @@ def float_max(values: torch.Tensor) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("full", [True, False], ids=["continued", "window"])
 @pytest.mark.parametrize("way", ["trl-steps", "trl-episodes", "prefix-grouper"])
-def test_other_libraries_have_the_same_gradient_or_say_why_they_have_none(tmp_path: Path, way: str, full: bool) -> None:
+def test_other_libraries_have_the_same_gradient_or_say_why_they_have_none(tmp_path, way, full):
     python = os.environ.get("TRL_PYTHON")
     if python is None:
         pytest.skip("needs TRL and PrefixGrouper: set TRL_PYTHON to a Python that has them")
@@ -99,7 +99,7 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
 
 
-def test_what_the_limit_leaves_out_is_added_by_the_positions_of_the_micro_batches(tmp_path: Path) -> None:
+def test_what_the_limit_leaves_out_is_added_by_the_positions_of_the_micro_batches(tmp_path):
     folder, rows = save_model(tmp_path), rows_of(6, 4, full=False)
     whole, part = measure(Padded(folder, rows, 64), float("inf")), measure(Padded(folder, rows, 64), 0.0)
     assert 0 < part["measured"] < 1 == whole["measured"]
@@ -108,7 +108,7 @@ def test_what_the_limit_leaves_out_is_added_by_the_positions_of_the_micro_batche
 
 @settings(deadline=None)
 @given(st.integers(1, 4), st.integers(1, 4), st.booleans(), st.integers(0, 99))
-def test_joined_episodes_train_on_the_tokens_of_their_steps(episodes: int, turns: int, full: bool, seed: int) -> None:
+def test_joined_episodes_train_on_the_tokens_of_their_steps(episodes, turns, full, seed):
     rows = rows_of(episodes, turns, full, seed)
     joined = rows.episodes()
     assert np.array_equal(np.concatenate([one.tokens[one.trained] for one in joined]), np.concatenate(rows.responses))
@@ -119,9 +119,7 @@ def test_joined_episodes_train_on_the_tokens_of_their_steps(episodes: int, turns
 
 @settings(deadline=None)
 @given(st.integers(1, 5), st.integers(1, 3), st.booleans(), st.integers(10, 80))
-def test_the_rows_of_a_group_are_cut_after_a_prefix_that_all_have(
-    episodes: int, turns: int, full: bool, budget: int
-) -> None:
+def test_the_rows_of_a_group_are_cut_after_a_prefix_that_all_have(episodes, turns, full, budget):
     rows = [one for one in rows_of(episodes, turns, full).episodes() if one.group == 0]
     parts = list(_grouped(rows, budget))
     assert [one for _, part in parts for one in part] == rows
@@ -130,7 +128,7 @@ def test_the_rows_of_a_group_are_cut_after_a_prefix_that_all_have(
         assert len(part) == 1 or length + sum(len(one.tokens) - length for one in part) <= budget
 
 
-def test_rows_are_what_was_saved(tmp_path: Path) -> None:
+def test_rows_are_what_was_saved(tmp_path):
     rows = rows_of(3, 2, full=True)
     rows.save(tmp_path / "rows.npz")
     again = Rows.load(tmp_path / "rows.npz")
@@ -141,7 +139,7 @@ def test_rows_are_what_was_saved(tmp_path: Path) -> None:
 
 @settings(deadline=None)
 @given(st.integers(0, 99), st.booleans())
-def test_renumbered_rows_share_what_they_shared(seed: int, full: bool) -> None:
+def test_renumbered_rows_share_what_they_shared(seed, full):
     rows = rows_of(3, 3, full, seed)
     found = rows.renumbered(60)
     tokens = [[one.tokens for one in some.steps()] for some in (rows, found)]
@@ -154,7 +152,7 @@ def test_renumbered_rows_share_what_they_shared(seed: int, full: bool) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("env", ["TextCraft", "ALFWorld"])
-def test_episodes_have_as_many_turns_as_asked_for_and_the_same_actions_under_every_memory(env: str) -> None:
+def test_episodes_have_as_many_turns_as_asked_for_and_the_same_actions_under_every_memory(env):
     try:
         folder = model_folder("tiny")
     except MissingExtra as error:
@@ -178,7 +176,7 @@ def measured(**changes: Any) -> dict[str, Any]:
     return made | changes
 
 
-def test_table_and_figure_show_medians_ratios_and_reasons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_and_figure_show_medians_ratios_and_reasons(tmp_path, capsys):
     results = Results.read(tmp_path / "results.jsonl")
     for number, cpu in enumerate((2.0, 8.0, 4.0)):
         results.add(measured(round=number, cpu=cpu))
@@ -202,7 +200,7 @@ def test_table_and_figure_show_medians_ratios_and_reasons(tmp_path: Path, capsys
     assert (tmp_path / "training-small.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_measurement_is_made_once_and_a_damaged_file_is_refused(tmp_path: Path) -> None:
+def test_a_measurement_is_made_once_and_a_damaged_file_is_refused(tmp_path):
     results = Results.read(tmp_path / "results.jsonl")
     assert not results.has(measured())
     results.add(measured())
@@ -218,17 +216,13 @@ def test_a_measurement_is_made_once_and_a_damaged_file_is_refused(tmp_path: Path
     ("arguments", "told"),
     [(["--report"], "no measurements; run without --report first"), (["--trl-python", "/no/python"], "no such file")],
 )
-def test_what_cannot_be_done_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
-) -> None:
+def test_what_cannot_be_done_is_said(tmp_path, capsys, arguments, told):
     assert main([*arguments, "--out", str(tmp_path)]) == 2
     assert told in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_a_cell_is_measured_in_processes_of_their_own_and_not_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_cell_is_measured_in_processes_of_their_own_and_not_again(tmp_path, capsys):
     try:
         model_folder("tiny")
     except MissingExtra as error:

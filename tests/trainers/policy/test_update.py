@@ -76,7 +76,7 @@ def alone() -> tuple[Any, Any]:
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_every_loss_has_the_value_and_gradient_of_one_process_on_several(ranks: int, alone: tuple[Any, Any]) -> None:
+def test_every_loss_has_the_value_and_gradient_of_one_process_on_several(ranks, alone):
     for rank, found in enumerate(on_ranks(gradients, ranks)):
         assert found.keys() == alone[0].keys() and len(found) == 65
         for name, (gradient, loss) in alone[0].items():
@@ -85,7 +85,7 @@ def test_every_loss_has_the_value_and_gradient_of_one_process_on_several(ranks: 
 
 
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_updates_of_several_processes_take_the_optimiser_steps_of_one(ranks: int, alone: tuple[Any, Any]) -> None:
+def test_updates_of_several_processes_take_the_optimiser_steps_of_one(ranks, alone):
     for found in on_ranks(updates, ranks):
         for name, (weights, told) in alone[1].items():
             torch.testing.assert_close(found[name][0], weights, rtol=1e-5, atol=1e-6, msg=name)
@@ -96,7 +96,7 @@ def test_updates_of_several_processes_take_the_optimiser_steps_of_one(ranks: int
     assert steps["parts"] == 6 and steps["rows"] == 4 and steps["more parts than episodes"] == 10
 
 
-def test_a_step_that_is_not_finite_on_one_process_is_skipped_on_all_and_named_by_all() -> None:
+def test_a_step_that_is_not_finite_on_one_process_is_skipped_on_all_and_named_by_all():
     for told in on_ranks(not_finite, 2):
         assert told["same"] and told["skipped"] == 1.0, "the weights are those before"
         assert "advantage: nan in episode " in told["message"]
@@ -106,9 +106,7 @@ def test_a_step_that_is_not_finite_on_one_process_is_skipped_on_all_and_named_by
 
 
 @given(seed=st.integers(0, 10**6), parts=st.integers(1, 9), groups=st.integers(1, 6), members=st.integers(1, 4))
-def test_minibatches_are_whole_episodes_of_about_equally_many_rows(
-    seed: int, parts: int, groups: int, members: int
-) -> None:
+def test_minibatches_are_whole_episodes_of_about_equally_many_rows(seed, parts, groups, members):
     table = step_table(np.random.default_rng(seed), 5, groups=groups, members=members)
     cut = minibatches(CPU, table, parts, np.random.default_rng(seed))
     assert len(cut) == parts and sorted(np.concatenate(cut).tolist()) == list(range(len(table)))
@@ -120,7 +118,7 @@ def test_minibatches_are_whole_episodes_of_about_equally_many_rows(
 
 
 @given(seed=st.integers(0, 10**6), parts=st.integers(2, 5))
-def test_minibatches_depend_on_the_set_of_rows_and_not_on_their_order(seed: int, parts: int) -> None:
+def test_minibatches_depend_on_the_set_of_rows_and_not_on_their_order(seed, parts):
     table = step_table(np.random.default_rng(seed), 5)
     mixed = table.take(np.random.default_rng(seed + 1).permutation(len(table)))
     found = []
@@ -130,14 +128,14 @@ def test_minibatches_depend_on_the_set_of_rows_and_not_on_their_order(seed: int,
     assert found[0] == found[1]
 
 
-def test_minibatches_differ_from_draw_to_draw() -> None:
+def test_minibatches_differ_from_draw_to_draw():
     table, generator = step_table(np.random.default_rng(0), 5, groups=8), rng()
     first, second = (minibatches(CPU, table, 2, generator)[0].tolist() for _ in range(2))
     assert first != second
 
 
 @pytest.mark.parametrize(("rows", "count"), [(1, 30), (10, 3), (29, 2), (30, 1), (64, 1)])
-def test_the_number_of_minibatches_follows_from_their_rows(rows: int, count: int) -> None:
+def test_the_number_of_minibatches_follows_from_their_rows(rows, count):
     table = step_table(np.random.default_rng(0), 5, groups=20)
     assert minibatch_count(CPU, table.take(np.arange(30)), 1, rows) == count
     assert minibatch_count(CPU, table, 4, None) == 4
@@ -150,9 +148,7 @@ def test_the_number_of_minibatches_follows_from_their_rows(rows: int, count: int
 
 @pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
 @pytest.mark.parametrize("warmup", [0, 3])
-def test_with_equally_many_steps_in_each_iteration_the_schedule_is_that_of_the_steps(
-    schedule: str, warmup: int
-) -> None:
+def test_with_equally_many_steps_in_each_iteration_the_schedule_is_that_of_the_steps(schedule, warmup):
     config, total = OptimConfig(lr=0.5, schedule=schedule, warmup=warmup), 20
     for step in range(total):
         share = max(0.0, (step - warmup) / (total - warmup))
@@ -165,9 +161,7 @@ def test_with_equally_many_steps_in_each_iteration_the_schedule_is_that_of_the_s
     steps=st.lists(st.integers(0, 9), min_size=2, max_size=12), warmup=st.integers(0, 20),
     schedule=st.sampled_from(["linear", "cosine"]),
 )  # fmt: skip
-def test_however_many_steps_the_iterations_take_the_rate_falls_to_a_tenth(
-    steps: list[int], warmup: int, schedule: str
-) -> None:
+def test_however_many_steps_the_iterations_take_the_rate_falls_to_a_tenth(steps, warmup, schedule):
     config, taken, rates = OptimConfig(lr=1.0, schedule=schedule, warmup=warmup), 0, [2.0]
     for iteration, count in enumerate(steps):
         for number in range(count):
@@ -180,7 +174,7 @@ def test_however_many_steps_the_iterations_take_the_rate_falls_to_a_tenth(
         assert learning_rate(config, taken, 1.0) == pytest.approx(0.1)
 
 
-def test_an_update_follows_the_warm_up_and_the_schedule() -> None:
+def test_an_update_follows_the_warm_up_and_the_schedule():
     batch, seen = some(), []
     updater = make(Objective(), lr=0.1, warmup=2, schedule="linear", minibatches=3)
     original = updater.optimizer.step
@@ -191,7 +185,7 @@ def test_an_update_follows_the_warm_up_and_the_schedule() -> None:
     assert seen[3:] == pytest.approx([0.1 * (1 - 0.9 * share) for share in (1 / 4, 2 / 4, 3 / 4)])
 
 
-def test_the_gradient_is_clipped_to_its_norm_and_its_norm_is_told_before() -> None:
+def test_the_gradient_is_clipped_to_its_norm_and_its_norm_is_told_before():
     batch = some()
     free, clipped = make(Objective()), make(Objective(), max_grad_norm=0.01)
     moved = []
@@ -232,7 +226,7 @@ def spoilt(kind: str, updater: Updater) -> Batch:
         ("gradient", r"gradient: model\.model\.norm\.weight; try a lower optim\.lr"),
     ],
 )
-def test_a_gradient_that_is_not_finite_is_not_stepped_and_after_some_the_run_stops(kind: str, said: str) -> None:
+def test_a_gradient_that_is_not_finite_is_not_stepped_and_after_some_the_run_stops(kind, said):
     updater = make(Objective(), adam=True, lr=0.01)
     updater.update(some(), rng())
     batch = spoilt(kind, updater)
@@ -248,7 +242,7 @@ def test_a_gradient_that_is_not_finite_is_not_stepped_and_after_some_the_run_sto
     assert all(p.grad is None for p in updater.policy.parameters())
 
 
-def test_a_step_that_is_taken_begins_the_count_anew() -> None:
+def test_a_step_that_is_taken_begins_the_count_anew():
     updater = make(Objective(), lr=0.01)
     good, bad = some(), spoilt("advantage", updater)
     for batch in (bad, bad, good, bad, bad, good):
@@ -261,7 +255,7 @@ def test_a_step_that_is_taken_begins_the_count_anew() -> None:
 
 
 @pytest.mark.parametrize("lr", [1e30, 1e25])
-def test_weights_that_a_step_has_spoilt_are_never_returned(lr: float) -> None:
+def test_weights_that_a_step_has_spoilt_are_never_returned(lr):
     updater = make(Objective(), adam=True, lr=lr)
     with pytest.raises(
         DivergenceError, match=r"a weight is not finite, or beyond 1e18, .* try a lower optim\.lr"
@@ -275,7 +269,7 @@ def test_weights_that_a_step_has_spoilt_are_never_returned(lr: float) -> None:
 STEPPO = Objective(ratio="step", clip_low=3e-4, clip_high=4e-4)
 
 
-def test_ratios_compare_with_the_policy_before_the_update_in_every_epoch() -> None:
+def test_ratios_compare_with_the_policy_before_the_update_in_every_epoch():
     updater = make(Objective(clip_low=None, clip_high=None), recompute=True, epochs=2, lr=0.3)
     batch = some()
     old, again = updater.logprobs(batch.table), None
@@ -295,9 +289,7 @@ def test_ratios_compare_with_the_policy_before_the_update_in_every_epoch() -> No
 @pytest.mark.seconds
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("level", ["token", "sequence"])
-def test_where_engine_and_trainer_agree_recomputing_changes_no_bit(
-    parts: int, level: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_engine_and_trainer_agree_recomputing_changes_no_bit(parts, level, monkeypatch):
     # Each sequence by itself: the same bits.
     monkeypatch.setattr(accumulation, "micro_batches", partial(micro_batches, share_prefix=False))
     batch, ends, told = some(), [], []
@@ -318,7 +310,7 @@ def test_where_engine_and_trainer_agree_recomputing_changes_no_bit(
 
 
 @pytest.mark.parametrize("level", ["token", "sequence"])
-def test_a_perturbed_engine_gives_the_gradient_of_the_naive_formula(level: str) -> None:
+def test_a_perturbed_engine_gives_the_gradient_of_the_naive_formula(level):
     batch = some()
     updater = make(Objective(), recompute=True, correction=CorrectionConfig(level=level, cap=1.3), lr=1e-3)
     own, engine = updater.logprobs(batch.table), batch.table.logprob.values.astype(np.float64)
@@ -343,11 +335,11 @@ def test_a_perturbed_engine_gives_the_gradient_of_the_naive_formula(level: str) 
         ("engine", "bfloat16", "vllm", False), ("trainer", "float32", "hf", True),
     ],
 )  # fmt: skip
-def test_auto_recomputes_where_formats_or_engines_differ(setting: Any, dtype: str, engine: str, trainer: bool) -> None:
+def test_auto_recomputes_where_formats_or_engines_differ(setting, dtype, engine, trainer):
     assert OptimConfig(old_logprobs=setting).recomputes(dtype, engine) == trainer
 
 
-def test_replayed_rows_keep_the_log_probabilities_of_the_engine() -> None:
+def test_replayed_rows_keep_the_log_probabilities_of_the_engine():
     updater, batch = make(Objective(), recompute=True, lr=1e-12), some()
     told = updater.update(some(5), rng(), batch).replay
     ratio = np.exp(updater.logprobs(batch.table) - batch.table.logprob.values)
@@ -360,7 +352,7 @@ def test_replayed_rows_keep_the_log_probabilities_of_the_engine() -> None:
 @pytest.mark.parametrize(("loss", "ratio"), [
     *((loss, "token") for loss in LOSSES if loss not in SELECTING), ("ppo", "step"), ("cispo", "sequence"),
 ])  # fmt: skip
-def test_rows_without_advantage_have_no_gradient_and_are_not_computed(loss: str, ratio: str) -> None:
+def test_rows_without_advantage_have_no_gradient_and_are_not_computed(loss, ratio):
     batch, objective = some(), Objective(loss=loss, ratio=ratio)  # type: ignore[arg-type]
     idle = (np.random.default_rng(2).random(len(batch.table)) < 0.5)[batch.table.response.row_of]
     advantage = np.where(idle, 0.0, batch.advantage)
@@ -379,7 +371,7 @@ def test_rows_without_advantage_have_no_gradient_and_are_not_computed(loss: str,
         assert float((found[name] - gradient).abs().max()) < 1e-6 * scale, name
 
 
-def test_a_batch_that_teaches_nothing_takes_the_step_of_a_gradient_of_zero() -> None:
+def test_a_batch_that_teaches_nothing_takes_the_step_of_a_gradient_of_zero():
     batch, weights = some(), []
     for coefficient in (0.0, 1e-30):
         updater = make(Objective(entropy_coef=coefficient), adam=True, lr=0.1)
@@ -390,7 +382,7 @@ def test_a_batch_that_teaches_nothing_takes_the_step_of_a_gradient_of_zero() -> 
     assert torch.equal(*weights), "AdamW's moments decay alike"
 
 
-def test_where_the_loss_has_other_terms_every_row_is_computed() -> None:
+def test_where_the_loss_has_other_terms_every_row_is_computed():
     batch = some()
     still = replace(batch, advantage=0 * batch.advantage)
     answered = batch.table.response.lengths > 0
@@ -403,7 +395,7 @@ def test_where_the_loss_has_other_terms_every_row_is_computed() -> None:
     assert (teaching_rows(unknown, Objective()) == answered).all(), "what is not finite is not hidden"
 
 
-def test_no_pass_of_a_batch_keeps_the_masks_of_the_passes_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_pass_of_a_batch_keeps_the_masks_of_the_passes_before(monkeypatch):
     plans, alive = weakref.WeakSet[TreePlan](), []
     begin = TreePlan.__init__
 
@@ -423,7 +415,7 @@ def test_no_pass_of_a_batch_keeps_the_masks_of_the_passes_before(monkeypatch: py
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("loss", ["clip_cov", "kl_cov"])
-def test_micro_batches_do_not_change_which_tokens_are_picked(loss: str) -> None:
+def test_micro_batches_do_not_change_which_tokens_are_picked(loss):
     batch, found = some(), []
     objective = Objective(loss=loss, cov_fraction=0.1, cov_low=0.0, clip_low=0.9, clip_high=9.0)
     for budget in (1, 60, 10_000):
@@ -438,7 +430,7 @@ def test_micro_batches_do_not_change_which_tokens_are_picked(loss: str) -> None:
 # -- what an update says of itself -------------------------------------------------------------------------------------
 
 
-def test_staleness_is_the_mean_number_of_steps_since_a_token_was_sampled() -> None:
+def test_staleness_is_the_mean_number_of_steps_since_a_token_was_sampled():
     batch, updater = some(), make(Objective())
     updater.steps = 5
     offsets = batch.table.response.offsets
@@ -450,7 +442,7 @@ def test_staleness_is_the_mean_number_of_steps_since_a_token_was_sampled() -> No
     assert told["staleness"] == pytest.approx(5 - versions.mean())
 
 
-def test_the_entropy_is_the_mean_over_the_response_tokens() -> None:
+def test_the_entropy_is_the_mean_over_the_response_tokens():
     batch, updater = some(), make(Objective(), minibatches=1)
     rows = []
     with torch.no_grad():
@@ -463,7 +455,7 @@ def test_the_entropy_is_the_mean_over_the_response_tokens() -> None:
     assert told["entropy"] == pytest.approx(float(-(every.exp() * every).sum(-1).mean()), rel=1e-4)
 
 
-def test_the_entropy_is_that_of_all_rows_where_only_some_or_none_teach() -> None:
+def test_the_entropy_is_that_of_all_rows_where_only_some_or_none_teach():
     batch, updater = some(), make(Objective(), lr=1e-30)
     table, offsets = batch.table, batch.table.response.offsets
     all_taught = updater.update(batch, rng()).train["entropy"]
@@ -483,7 +475,7 @@ def test_the_entropy_is_that_of_all_rows_where_only_some_or_none_teach() -> None
     assert left_out["entropy"] == pytest.approx(all_taught, rel=1e-5) == nothing["entropy"]
 
 
-def test_an_update_of_nothing_takes_no_step_and_says_so() -> None:
+def test_an_update_of_nothing_takes_no_step_and_says_so():
     batch, updater = some(), make(Objective())
     before = flat(updater)
     told = updater.update(Batch(batch.table.take(np.zeros(0, np.int64)), np.zeros(0)), rng()).train
@@ -493,7 +485,7 @@ def test_an_update_of_nothing_takes_no_step_and_says_so() -> None:
     assert told["ratio_mean"] == told["ratio_max"] == 1.0
 
 
-def test_steps_with_an_empty_response_get_one_token_and_no_step_keeps_its_further_columns() -> None:
+def test_steps_with_an_empty_response_get_one_token_and_no_step_keeps_its_further_columns():
     table = some().table
     rows = table.with_columns(more=np.arange(len(table))).with_token_columns(extra=np.ones(len(table.response.values)))
     lengths = np.maximum(table.response.lengths, 1)

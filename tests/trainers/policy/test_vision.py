@@ -30,7 +30,7 @@ from envsuite.sokoban.env import SokobanEnv
 from trainers.policy import rows
 from trainers.policy import vision as vision_module
 from trainers.policy.adapter import save_adapter, trained_weights
-from trainers.policy.config import AdapterConfig, Images, ModelConfig
+from trainers.policy.config import AdapterConfig, ModelConfig
 from trainers.policy.hidden import Fingerprint, at_prompt_ends
 from trainers.policy.loading import load_backbone, load_model, load_tokenizer
 from trainers.policy.model import Policy
@@ -130,7 +130,7 @@ def given(ids: NDArray[np.int64], images: Sequence[Pixels], form: ImageProcessin
 
 
 @pytest.mark.parametrize("memory", MEMORIES)
-def test_the_ids_of_a_prompt_are_those_that_template_and_processor_give(folder: Path, memory: str) -> None:
+def test_the_ids_of_a_prompt_are_those_that_template_and_processor_give(folder, memory):
     _, tokenizer = loaded(folder)
     form = processing(tokenizer)
     for (ids, images), messages in zip(*prompts(tokenizer, memory), strict=True):
@@ -148,9 +148,7 @@ def test_the_ids_of_a_prompt_are_those_that_template_and_processor_give(folder: 
         assert readable(tokenizer, np.array(ids)).count("[image]") == len(images)
 
 
-def test_a_processor_that_also_takes_videos_is_read_and_has_pillow_s_pixels(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_processor_that_also_takes_videos_is_read_and_has_pillow_s_pixels(folder, monkeypatch):
     def read(path: Path, **how: Any) -> Any:
         assert "backend" not in how, "processors of videos have no other"
         return own(path)
@@ -161,7 +159,7 @@ def test_a_processor_that_also_takes_videos_is_read_and_has_pillow_s_pixels(
     assert form is not None and type(form.processor.image_processor).__name__.endswith("Pil")
 
 
-def test_prompts_that_continue_each_other_do_so_id_by_id(folder: Path) -> None:
+def test_prompts_that_continue_each_other_do_so_id_by_id(folder):
     _, tokenizer = loaded(folder)
     made, _ = prompts(tokenizer, "full")
     for (before, seen), (after, more) in itertools.pairwise(made):
@@ -208,9 +206,7 @@ def gradient(model: PreTrainedModel) -> torch.Tensor:
 
 @pytest.mark.parametrize("way", ["shared", "apart", "rows"])
 @pytest.mark.parametrize("memory", ["window(2)", "full"])
-def test_log_probabilities_and_gradients_are_the_model_s_own(
-    folder: Path, memory: str, way: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_log_probabilities_and_gradients_are_the_model_s_own(folder, memory, way, monkeypatch):
     model, tokenizer = loaded(folder)
     monkeypatch.setitem(rows._REASONS, model, rows.ALWAYS if way == "rows" else None)
     steps = table(tokenizer, memory)
@@ -225,7 +221,7 @@ def test_log_probabilities_and_gradients_are_the_model_s_own(
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("change", ["adapter", "checkpointing", "bfloat16", "bfloat16 base"])
-def test_adapters_checkpointing_and_bfloat16_compute_the_same(folder: Path, change: str) -> None:
+def test_adapters_checkpointing_and_bfloat16_compute_the_same(folder, change):
     how: dict[str, Any] = {
         "adapter": {"adapter": AdapterConfig(rank=4)},
         "checkpointing": {"gradient_checkpointing": True},
@@ -284,9 +280,7 @@ def projecting(model: PreTrainedModel) -> list[str]:
 @pytest.mark.seconds
 @pytest.mark.parametrize("how", ["tree", "parts", "rows", "adapter"])
 @pytest.mark.parametrize("images", ["frozen", "train-projector"])
-def test_branches_before_between_and_after_images_of_any_shape_are_the_model_s_own(
-    folder: Path, images: Images, how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_branches_before_between_and_after_images_of_any_shape_are_the_model_s_own(folder, images, how, monkeypatch):
     adapter = AdapterConfig(rank=4, targets=["q_proj"]) if how == "adapter" else None
     model = load_model(config_of(folder, images=images, adapter=adapter))
     monkeypatch.setitem(rows._REASONS, model, rows.ALWAYS if how == "rows" else None)
@@ -309,7 +303,7 @@ def test_branches_before_between_and_after_images_of_any_shape_are_the_model_s_o
 
 
 @pytest.mark.parametrize("adapted", [False, True])
-def test_a_trained_projector_is_sampled_from_and_saved(folder: Path, adapted: bool, tmp_path: Path) -> None:
+def test_a_trained_projector_is_sampled_from_and_saved(folder, adapted, tmp_path):
     adapter = AdapterConfig(rank=4) if adapted else None
     model = load_model(config_of(folder, images="train-projector", adapter=adapter))
     form, (image,) = processing(loaded(folder)[1]), noise((32, 48))
@@ -333,7 +327,7 @@ def test_a_trained_projector_is_sampled_from_and_saved(folder: Path, adapted: bo
     assert not projecting(again), "what is frozen stays so where an adapter is merged"
 
 
-def test_an_engine_that_always_has_requests_keeps_their_images_alone(folder: Path) -> None:
+def test_an_engine_that_always_has_requests_keeps_their_images_alone(folder):
     model, form = load_model(config_of(folder)), processing(loaded(folder)[1])
     engine = HFEngine(model, max_batch=1)
     images = noise((32, 48), (32, 48), (48, 32))
@@ -351,12 +345,12 @@ def test_an_engine_that_always_has_requests_keeps_their_images_alone(folder: Pat
 
 
 @pytest.mark.parametrize("images", ["frozen", "train-projector"])
-def test_images_are_refused_for_a_model_for_text(images: Images) -> None:
+def test_images_are_refused_for_a_model_for_text(images):
     with pytest.raises(ConfigError, match=f"model.images is {images}, but .* model for text"):
         load_model(ModelConfig(images=images))
 
 
-def test_a_model_for_text_and_images_is_read_for_text_unless_it_is_to_take_images(tmp_path: Path) -> None:
+def test_a_model_for_text_and_images_is_read_for_text_unless_it_is_to_take_images(tmp_path):
     folder = vision_models.save("qwen3_5", tmp_path)
     for images in (False, True):
         config = ModelConfig(path=str(folder), images="frozen" if images else "auto")
@@ -365,7 +359,7 @@ def test_a_model_for_text_and_images_is_read_for_text_unless_it_is_to_take_image
         assert any("visual" in name for name, _ in model.named_parameters()) == images
 
 
-def test_the_image_s_token_in_a_response_is_a_word_like_any_other(folder: Path) -> None:
+def test_the_image_s_token_in_a_response_is_a_word_like_any_other(folder):
     model, tokenizer = load_model(config_of(folder)), loaded(folder)[1]
     form, (image,) = processing(tokenizer), noise((32, 48))
     embedding = model.get_input_embeddings().weight
@@ -380,7 +374,7 @@ def test_the_image_s_token_in_a_response_is_a_word_like_any_other(folder: Path) 
     assert found[2] == pytest.approx(found[5], abs=1e-5)
 
 
-def test_equal_ids_of_different_images_are_not_shared(folder: Path) -> None:
+def test_equal_ids_of_different_images_are_not_shared(folder):
     model, tokenizer = loaded(folder)
     form = processing(tokenizer)
     one, other = (np.random.default_rng(seed).integers(0, 256, (32, 32, 3), np.uint8) for seed in (0, 1))
@@ -396,7 +390,7 @@ def test_equal_ids_of_different_images_are_not_shared(folder: Path) -> None:
     assert torch.allclose(torch.tensor([found[n] for n in range(6)]), naive(model, form, made).detach(), atol=1e-5)
 
 
-def test_the_engine_samples_what_the_model_says_with_and_without_kept_beginnings(folder: Path) -> None:
+def test_the_engine_samples_what_the_model_says_with_and_without_kept_beginnings(folder):
     model, tokenizer = loaded(folder)
     form = processing(tokenizer)
     asked = [prompt for memory in ("full", "window(2)") for prompt in prompts(tokenizer, memory)[0]]
@@ -421,7 +415,7 @@ def test_the_engine_samples_what_the_model_says_with_and_without_kept_beginnings
             assert np.abs(other.logprobs - kept.logprobs).max() < 1e-4
 
 
-def test_a_prompt_that_refers_to_an_image_that_is_not_there_is_answered_with_an_error(folder: Path) -> None:
+def test_a_prompt_that_refers_to_an_image_that_is_not_there_is_answered_with_an_error(folder):
     model, tokenizer = loaded(folder)
     ids, images = prompts(tokenizer, "full")[0][1]
     engine = HFEngine(model)
@@ -431,7 +425,7 @@ def test_a_prompt_that_refers_to_an_image_that_is_not_there_is_answered_with_an_
     assert answers[1] is not None and "outside 0.." in answers[1]
 
 
-def test_hidden_states_and_a_critic_s_backbone_see_the_images(folder: Path) -> None:
+def test_hidden_states_and_a_critic_s_backbone_see_the_images(folder):
     model, tokenizer = loaded(folder)
     form = processing(tokenizer)
     steps = table(tokenizer, "window(2)")
@@ -445,7 +439,7 @@ def test_hidden_states_and_a_critic_s_backbone_see_the_images(folder: Path) -> N
             assert np.abs(states[0, -1].detach().numpy() - found[row]).max() < 1e-4
 
 
-def test_episodes_with_images_are_read_from_parquet_as_they_were_written(folder: Path, tmp_path: Path) -> None:
+def test_episodes_with_images_are_read_from_parquet_as_they_were_written(folder, tmp_path):
     _, tokenizer = loaded(folder)
     made, _ = prompts(tokenizer, "window(2)")
     steps = [shown(t, *prompt, (5, 6)) for t, prompt in enumerate(made)]
@@ -458,9 +452,7 @@ def test_episodes_with_images_are_read_from_parquet_as_they_were_written(folder:
     assert replace(again[0].steps[0], images=(changed,)) != again[0].steps[0]
 
 
-def test_a_model_that_computes_an_image_otherwise_than_here_is_refused(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_computes_an_image_otherwise_than_here_is_refused(folder, monkeypatch):
     model, _ = loaded(folder)
     check_vision(model)
     vision = vision_of(model)
@@ -474,7 +466,7 @@ def test_a_model_that_computes_an_image_otherwise_than_here_is_refused(
         check_vision(model)
 
 
-def test_a_tokenizer_of_a_text_model_refuses_images_and_left_truncation_is_refused(folder: Path) -> None:
+def test_a_tokenizer_of_a_text_model_refuses_images_and_left_truncation_is_refused(folder):
     _, tokenizer = loaded(folder)
     env = SokobanEnv(observation="image")
     observation, _ = env.reset(seed=0)
@@ -488,7 +480,7 @@ def test_a_tokenizer_of_a_text_model_refuses_images_and_left_truncation_is_refus
 
 
 @pytest.mark.parametrize("memory", ["window(2)", "full", "rendered"])
-def test_neither_a_world_s_text_nor_a_model_s_can_place_an_image(folder: Path, memory: str) -> None:
+def test_neither_a_world_s_text_nor_a_model_s_can_place_an_image(folder, memory):
     _, tokenizer = loaded(folder)
     env = SokobanEnv(observation="image")
     talk = conversation(tokenizer, memory, env)
@@ -508,7 +500,7 @@ def test_neither_a_world_s_text_nor_a_model_s_can_place_an_image(folder: Path, m
         assert kept.prompt()[1] == ()
 
 
-def test_messages_for_endpoints_have_images_as_parts() -> None:
+def test_messages_for_endpoints_have_images_as_parts():
     env = SokobanEnv(observation="both")
     chat = Chat(PromptSpec(make_codec("brackets"), make_memory("full")), env.tools)
     observation, _ = env.reset(seed=0)
@@ -521,7 +513,7 @@ def test_messages_for_endpoints_have_images_as_parts() -> None:
     assert commands["text"].startswith("\nCommands: ")
 
 
-def test_ids_of_parts_say_which_part_of_which_image_they_are() -> None:
+def test_ids_of_parts_say_which_part_of_which_image_they_are():
     ids = np.array([4, part_id(0, 0), part_id(0, 1), 0, part_id(3, 16_383), 7])
     assert images_of(ids).tolist() == [-1, 0, 0, -1, 3, -1]
     assert parts_of(ids).tolist() == [0, 0, 1, 0, 16_383, 0]

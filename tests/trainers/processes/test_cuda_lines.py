@@ -215,8 +215,8 @@ def test_a_vllm_server_sees_the_gpu_of_its_process(visible, own, monkeypatch):
     [(1, 0, 1, "0"), (1, 0, 4, "0,1,2,3"), (2, 0, 2, "0,2"), (2, 1, 2, "1,3"), (2, 1, 4, "1,5,6,7")],
 )
 def test_a_vllm_server_of_several_gpus_takes_its_process_and_those_that_nobody_trains_on(
-    processes: int, rank: int, count: int, own: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    processes, rank, count, own, monkeypatch
+):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
     monkeypatch.setenv("LOCAL_RANK", str(rank))
@@ -227,8 +227,8 @@ def test_a_vllm_server_of_several_gpus_takes_its_process_and_those_that_nobody_t
 
 @pytest.mark.parametrize(("processes", "sizes"), [(1, {"tensor-parallel-size": 3}), (2, {"tensor_parallel_size": 2})])
 def test_a_vllm_server_of_more_gpus_than_there_are_is_refused_before_a_model_is_loaded(
-    processes: int, sizes: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    processes, sizes, tmp_path, monkeypatch
+):
     options = {"python": vllm_interpreter(tmp_path, "0.33.0", "2.14.0"), "arguments": sizes}
     check_machine("vllm", options)  # a machine without GPUs has nothing to share out
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from protocol_server import ProtocolServer
 from tiny_runs import BOTH, save_model, tokenizer, train, write_settings
 from transformers import PreTrainedModel
 
@@ -44,25 +43,21 @@ def _started(
     return *start_engine(RolloutConfig(engine="auto", engine_options=options), setup, told.append), told
 
 
-def test_on_a_cpu_auto_is_hf_and_says_so_in_a_line(policy: PreTrainedModel) -> None:
+def test_on_a_cpu_auto_is_hf_and_says_so_in_a_line(policy):
     rollout, engine, told = _started(policy, {"arguments": {"max-model-len": 512}}, EngineSetup)
     assert isinstance(engine, HFEngine) and (rollout.engine, rollout.engine_options) == ("hf", {})
     assert told == ["rollout.engine auto: hf, not vllm: there is no CUDA, the device is cpu"]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here")
-def test_on_a_gpu_where_vllm_does_not_start_auto_is_hf_with_the_reason(
-    policy: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_a_gpu_where_vllm_does_not_start_auto_is_hf_with_the_reason(policy, monkeypatch):
     monkeypatch.delenv("ENVSUITE_VLLM_PYTHON", raising=False)
     rollout, engine, (told,) = _started(policy, {})
     assert isinstance(engine, HFEngine) and rollout.engine == "hf" and "\n" not in told
     assert told.startswith("rollout.engine auto: hf, not vllm: ") and "has no vLLM" in told
 
 
-def test_on_a_gpu_where_vllm_answers_auto_is_vllm_with_its_options(
-    policy: PreTrainedModel, server: ProtocolServer, tmp_path: Path
-) -> None:
+def test_on_a_gpu_where_vllm_answers_auto_is_vllm_with_its_options(policy, server, tmp_path):
     options = {"urls": server.url, "weights_folder": str(tmp_path)}
     rollout, engine, told = _started(policy, options)
     assert isinstance(engine, VLLMEngine) and (rollout.engine, rollout.engine_options) == ("vllm", options)
@@ -83,7 +78,7 @@ def test_on_a_gpu_where_vllm_answers_auto_is_vllm_with_its_options(
         ),
     ],
 )
-def test_where_vllm_fails_in_one_process_all_of_them_answer(moment: str, first: str, second: str) -> None:
+def test_where_vllm_fails_in_one_process_all_of_them_answer(moment, first, second):
     """A stand-in takes vLLM's place, which waits for all processes as it starts."""
     done = train(moment, program=(*BOTH, str(Path(__file__).parents[2] / "support/auto_ranks.py")), timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -91,18 +86,18 @@ def test_where_vllm_fails_in_one_process_all_of_them_answer(moment: str, first: 
         assert re.search(rf"rank {rank}: rollout\.engine auto: {said}", done.stdout), done.stdout
 
 
-def test_options_of_auto_are_those_of_vllm() -> None:
+def test_options_of_auto_are_those_of_vllm():
     with pytest.raises(UnknownName, match=r"rollout.engine_options: unknown setting 'cache_tokens'"):
         parse(["--rollout.engine", "auto", "--rollout.engine_options", "{cache_tokens: 4}"])
 
 
-def test_a_plan_for_another_machine_wants_the_name() -> None:
+def test_a_plan_for_another_machine_wants_the_name():
     with pytest.raises(ConfigError, match=r"decided on the machine that trains; add --rollout\.engine vllm or hf"):
         parse(["--rollout.engine", "auto"], PLAN)
 
 
 @pytest.mark.slow
-def test_a_run_writes_down_the_engine_that_it_has_and_keeps_it_when_it_goes_on(tmp_path: Path) -> None:
+def test_a_run_writes_down_the_engine_that_it_has_and_keeps_it_when_it_goes_on(tmp_path):
     from trainers.train import main
 
     save_model(tmp_path / "model", "llama")

@@ -55,14 +55,7 @@ def one_sequence(length: int, value: float) -> tuple[RadixCache, CachedSequence,
     st.integers(1, 3),
     st.integers(0, 1000),
 )
-def test_each_token_attends_to_its_own_sequence(
-    shapes: list[tuple[int, int, int]],
-    window: int | None,
-    scale: float | None,
-    softcap: float | None,
-    threads: int,
-    seed: int,
-) -> None:
+def test_each_token_attends_to_its_own_sequence(shapes, window, scale, softcap, threads, seed):
     """Sequences of four stocks, cut and continued, so that they share pages and part within them."""
     random = np.random.default_rng(seed)
     stocks = random.integers(50, size=(4, 150))
@@ -93,7 +86,7 @@ def test_each_token_attends_to_its_own_sequence(
         torch.testing.assert_close(out[token].double(), wanted, rtol=0, atol=2e-6)
 
 
-def test_scores_far_apart_neither_overflow_nor_lose_the_largest() -> None:
+def test_scores_far_apart_neither_overflow_nor_lose_the_largest():
     cache, row, held = one_sequence(80, 0.0)
     held[0][:, row.slots[3]], held[1][:, row.slots[3]] = 200.0, 7.0
     held[0][:, row.slots[70]], held[1][:, row.slots[70]] = -200.0, 9.0
@@ -103,7 +96,7 @@ def test_scores_far_apart_neither_overflow_nor_lose_the_largest() -> None:
 
 
 @pytest.mark.parametrize("broken", ["query", "key", "value"])
-def test_what_is_not_a_number_stays_so(broken: str) -> None:
+def test_what_is_not_a_number_stays_so(broken):
     """So that weights which diverged are noticed."""
     cache, row, held = one_sequence(70, 1.0)
     query = torch.ones(1, KEY_HEADS * GROUPS, DIM)

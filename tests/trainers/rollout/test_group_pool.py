@@ -51,9 +51,7 @@ def _restored(pool: GroupPool, into: GroupPool) -> GroupPool:
 
 
 @given(st.integers(0, 3), st.integers(1, 4), st.integers(0, 2**32), st.booleans())
-def test_groups_are_taken_once_in_order_and_never_too_old_whatever_ends_first(
-    staleness: int, tasks: int, seed: int, interrupted: bool
-) -> None:
+def test_groups_are_taken_once_in_order_and_never_too_old_whatever_ends_first(staleness, tasks, seed, interrupted):
     """Episodes end in any order; each token is sampled by the weights of some version since its group was started."""
     rng, pool = random.Random(seed), _pool(tasks, staleness)
     started, version, taken = 0, 0, []
@@ -80,7 +78,7 @@ def test_groups_are_taken_once_in_order_and_never_too_old_whatever_ends_first(
     assert [episode.episode_id for episode in taken] == list(range(7 * tasks * SIZE)), "each once, in order"
 
 
-def test_an_episode_is_not_taken_twice_nor_one_that_nobody_started() -> None:
+def test_an_episode_is_not_taken_twice_nor_one_that_nobody_started():
     pool = _pool()
     first, *_ = pool.start(_groups(0, 2))
     pool.enter(_episode(first, [0]))
@@ -97,7 +95,7 @@ def test_an_episode_is_not_taken_twice_nor_one_that_nobody_started() -> None:
 
 
 @pytest.mark.parametrize("versions", [[3, 4], [4, 9]])
-def test_weights_that_are_older_than_a_group_or_newer_than_any_are_noticed(versions: list[int]) -> None:
+def test_weights_that_are_older_than_a_group_or_newer_than_any_are_noticed(versions):
     pool = _pool()
     pool.record_version(4)
     first, second, *_ = pool.start(_groups(0, 1))
@@ -108,7 +106,7 @@ def test_weights_that_are_older_than_a_group_or_newer_than_any_are_noticed(versi
     pool.enter(_episode(first, versions, error="its environment crashed"))  # it is not trained on
 
 
-def test_a_group_is_as_old_as_its_oldest_token_in_updates_that_changed_the_weights() -> None:
+def test_a_group_is_as_old_as_its_oldest_token_in_updates_that_changed_the_weights():
     pool = _pool(tasks=1, staleness=3)
     for plan, versions in zip(pool.start(_groups(0, 1)), ([0, 5], [5], [0]), strict=True):
         if 5 in versions:
@@ -124,7 +122,7 @@ def test_a_group_is_as_old_as_its_oldest_token_in_updates_that_changed_the_weigh
     assert pool.too_old([0]) == [0]
 
 
-def test_groups_that_no_update_used_are_put_back_to_their_places() -> None:
+def test_groups_that_no_update_used_are_put_back_to_their_places():
     pool = _pool(tasks=2)
     for plan in pool.start(_groups(0, 4)):
         if plan.group_id != 3:
@@ -140,7 +138,7 @@ def test_groups_that_no_update_used_are_put_back_to_their_places() -> None:
     assert pool.first(4) == [0, 2, 3], "what an update used stays away"
 
 
-def test_a_state_holds_finished_episodes_and_gives_the_plans_of_all_others_back() -> None:
+def test_a_state_holds_finished_episodes_and_gives_the_plans_of_all_others_back():
     pool = _pool()
     plans = pool.start(_groups(0, 3))
     ended = [_episode(plans[i], [0]) for i in (0, 1, 2, 5, 6)]
@@ -155,7 +153,7 @@ def test_a_state_holds_finished_episodes_and_gives_the_plans_of_all_others_back(
     assert len(empty) == 0 and empty.open_plans() == []
 
 
-def test_a_pool_whose_staleness_was_lowered_says_which_groups_are_too_old() -> None:
+def test_a_pool_whose_staleness_was_lowered_says_which_groups_are_too_old():
     pool = _pool(tasks=1, staleness=2)
     for plan in pool.start(_groups(0, 2)):
         pool.enter(_episode(plan, [0]))
@@ -169,7 +167,7 @@ def test_a_pool_whose_staleness_was_lowered_says_which_groups_are_too_old() -> N
     assert lower.room == 1 and [plan.group_id for plan in lower.open_plans()] == [2] * SIZE
 
 
-def test_a_damaged_state_is_refused() -> None:
+def test_a_damaged_state_is_refused():
     pool = _pool()
     pool.enter(_episode(pool.start(_groups(0, 1))[0], [0]))
     state = pool.state()

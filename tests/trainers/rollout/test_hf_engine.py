@@ -41,7 +41,7 @@ def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_logprobs_are_those_of_a_plain_forward_pass(name: str, kernel: None) -> None:
+def test_logprobs_are_those_of_a_plain_forward_pass(name, kernel):
     model = tiny_model(name)
     first, second, third = prompts_of(0, (150, 90, 3))
     prompts = [first, first, first, second, first[:120] + third, third, [5], second, first]
@@ -51,7 +51,7 @@ def test_logprobs_are_those_of_a_plain_forward_pass(name: str, kernel: None) -> 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_greedy_decoding_is_that_of_transformers_generate(name: str, kernel: None) -> None:
+def test_greedy_decoding_is_that_of_transformers_generate(name, kernel):
     model = tiny_model(name)
     prompts = prompts_of(1, (1, 7, 40, 100, 130))
     prompts += [prompts[3]] * 3 + [prompts[4][:80] + prompts[1]]
@@ -75,7 +75,7 @@ def count_computed(engine: HFEngine) -> list[int]:
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "mistral"])
-def test_a_session_goes_on_from_what_it_has_computed_and_answers_the_same(name: str) -> None:
+def test_a_session_goes_on_from_what_it_has_computed_and_answers_the_same(name):
     model = tiny_model(name)
     engine = HFEngine(model, max_batch=5)
     computed = count_computed(engine)
@@ -96,7 +96,7 @@ def test_a_session_goes_on_from_what_it_has_computed_and_answers_the_same(name: 
             context[session] = [*prompt, *done[session].token_ids, *prompts_of(100 * turn + session, (11,))[0]]
 
 
-def test_a_group_with_one_prompt_computes_it_once() -> None:
+def test_a_group_with_one_prompt_computes_it_once():
     engine = HFEngine(tiny_model("llama"), max_batch=16)
     prompt = prompts_of(0, (200,))[0]
     computed = count_computed(engine)
@@ -107,7 +107,7 @@ def test_a_group_with_one_prompt_computes_it_once() -> None:
     assert engine.prompt_tokens.computed == 200 + 1, "the last token again, since what follows is predicted there"
 
 
-def test_different_prompts_that_begin_alike_attend_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_different_prompts_that_begin_alike_attend_together(monkeypatch):
     model = tiny_model("llama")
     monkeypatch.setattr(step_plan, "COMPILED", False)
     engine = HFEngine(model, max_batch=8)
@@ -128,7 +128,7 @@ def test_different_prompts_that_begin_alike_attend_together(monkeypatch: pytest.
 
 
 @pytest.mark.seconds
-def test_prompts_of_eight_thousand_tokens_with_room_for_less_than_one(kernel: None) -> None:
+def test_prompts_of_eight_thousand_tokens_with_room_for_less_than_one(kernel):
     torch.manual_seed(0)
     shape = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     model = LlamaForCausalLM(LlamaConfig(vocab_size=VOCABULARY, max_position_embeddings=9000, **shape)).eval()
@@ -141,9 +141,7 @@ def test_prompts_of_eight_thousand_tokens_with_room_for_less_than_one(kernel: No
 
 
 @pytest.mark.parametrize("tokens", [300, 900])
-def test_keys_and_values_take_no_more_than_a_share_of_the_free_memory(
-    tokens: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_keys_and_values_take_no_more_than_a_share_of_the_free_memory(tokens, monkeypatch):
     model = tiny_model("llama")
     plain = HFEngine(model, max_batch=16)
     engine = HFEngine(model, max_batch=16)
@@ -161,7 +159,7 @@ def test_keys_and_values_take_no_more_than_a_share_of_the_free_memory(
     assert plain._cache.pages.count * PAGE > 1500
 
 
-def test_free_memory_is_asked_once_a_step_however_many_requests_begin_and_end() -> None:
+def test_free_memory_is_asked_once_a_step_however_many_requests_begin_and_end():
     engine = HFEngine(tiny_model("llama"), max_batch=8)
     questions: list[int] = []
     engine._cache._free = lambda: questions.append(0) or 1e9
@@ -170,7 +168,7 @@ def test_free_memory_is_asked_once_a_step_however_many_requests_begin_and_end() 
     assert len(computed) == 20 and 0 < len(questions) <= len(computed)
 
 
-def test_one_request_runs_however_little_memory_there_is() -> None:
+def test_one_request_runs_however_little_memory_there_is():
     engine = HFEngine(tiny_model("llama"), max_batch=4)
     engine._cache._free = lambda: 0.0
     assert all(c.count == 5 for c in engine.generate(prompts_of(0, (40, 50)), Sampling(max_tokens=5), seed=0))
@@ -179,7 +177,7 @@ def test_one_request_runs_however_little_memory_there_is() -> None:
 @pytest.mark.parametrize(
     "sampling", [Sampling(max_tokens=9), Sampling(temperature=0.7, top_p=0.9, top_k=20, max_tokens=9)]
 )
-def test_a_seeded_sample_does_not_depend_on_what_shares_the_batch(sampling: Sampling) -> None:
+def test_a_seeded_sample_does_not_depend_on_what_shares_the_batch(sampling):
     model = tiny_model("gpt2")
     prompts = prompts_of(5, (30, 70, 101, 2))
     alone = [HFEngine(model).generate([p], sampling, seed=i)[0].token_ids.tolist() for i, p in enumerate(prompts)]
@@ -191,7 +189,7 @@ def test_a_seeded_sample_does_not_depend_on_what_shares_the_batch(sampling: Samp
     assert [c.token_ids.tolist() for c in again.generate(prompts, sampling, seed=50)] != alone
 
 
-def test_a_request_in_flight_goes_on_under_new_weights() -> None:
+def test_a_request_in_flight_goes_on_under_new_weights():
     model = tiny_model("llama")
     prompt = prompts_of(2, (80,))[0]
     engine = HFEngine(model, max_batch=2)
@@ -218,7 +216,7 @@ def test_a_request_in_flight_goes_on_under_new_weights() -> None:
                 p.copy_(old)
 
 
-def test_an_engine_that_rests_gives_back_keys_values_and_rounded_weights() -> None:
+def test_an_engine_that_rests_gives_back_keys_values_and_rounded_weights():
     engine = HFEngine(tiny_model(NAMES[0]), compute_dtype="bfloat16")
     prompts = prompts_of(3, (9, 14))
     first = engine.generate(prompts, Sampling(max_tokens=4), seed=1)
@@ -229,7 +227,7 @@ def test_an_engine_that_rests_gives_back_keys_values_and_rounded_weights() -> No
     assert [one.token_ids.tolist() for one in again] == [one.token_ids.tolist() for one in first]
 
 
-def test_a_prompt_that_cannot_be_served_is_answered_with_an_error_and_answers_end_where_they_must() -> None:
+def test_a_prompt_that_cannot_be_served_is_answered_with_an_error_and_answers_end_where_they_must():
     engine = HFEngine(tiny_model("gpt2"), max_length=50)
     empty, long, foreign, good = engine.generate([[], [1] * 50, [1, VOCABULARY], [1] * 45], Sampling(max_tokens=9))
     assert empty.error == "the prompt is empty" and not len(empty.token_ids)
@@ -243,7 +241,7 @@ def test_a_prompt_that_cannot_be_served_is_answered_with_an_error_and_answers_en
     assert len(HFEngine(tiny_model("llama")).generate([[1, 2]], sampling)[0].token_ids) == 6
 
 
-def test_the_model_is_left_as_it_was() -> None:
+def test_the_model_is_left_as_it_was():
     model = tiny_model("llama")
     model.train()
     model.model.layers[0].train(False)
@@ -258,7 +256,7 @@ def test_the_model_is_left_as_it_was() -> None:
         model.train(False)
 
 
-def test_bf16_logprobs_are_within_bf16_of_the_forward_pass(kernel: None) -> None:
+def test_bf16_logprobs_are_within_bf16_of_the_forward_pass(kernel):
     model = tiny_model("llama")
     model.to(torch.bfloat16)
     try:
@@ -269,22 +267,20 @@ def test_bf16_logprobs_are_within_bf16_of_the_forward_pass(kernel: None) -> None
         tiny_model.cache_clear()
 
 
-def test_a_model_with_state_outside_attention_is_refused() -> None:
+def test_a_model_with_state_outside_attention_is_refused():
     config = MambaConfig(vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=1, state_size=4)
     with pytest.raises(UsageError, match="MambaForCausalLM"):
         HFEngine(MambaForCausalLM(config))
 
 
-def test_a_sharp_model_may_be_rounded_as_much_as_its_logits_are_large() -> None:
+def test_a_sharp_model_may_be_rounded_as_much_as_its_logits_are_large():
     model = deepcopy(tiny_model("llama"))
     model.lm_head.weight.data *= 16  # log-probabilities down to -200, of which bfloat16 keeps two or three digits
     assert HFEngine(model, compute_dtype="bfloat16").compute_dtype == "bfloat16"
 
 
 @pytest.mark.parametrize("sharpness", [1, 16])
-def test_an_engine_that_is_wrong_in_the_format_that_it_samples_in_is_refused(
-    sharpness: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_that_is_wrong_in_the_format_that_it_samples_in_is_refused(sharpness, monkeypatch):
     def forward(engine: HFEngine, *arguments: Any, **named: Any) -> torch.Tensor:
         logits: torch.Tensor = right(engine, *arguments, **named)
         return logits.flip(0) if logits.dtype == torch.bfloat16 else logits
@@ -300,7 +296,7 @@ def test_an_engine_that_is_wrong_in_the_format_that_it_samples_in_is_refused(
 
 @pytest.mark.parametrize(("causal", "masked"), [(False, False), (True, False), (False, True)])
 @pytest.mark.parametrize("scale", [None, 0.3])
-def test_the_fused_kernel_and_plain_arithmetic_agree(causal: bool, masked: bool, scale: float | None) -> None:
+def test_the_fused_kernel_and_plain_arithmetic_agree(causal, masked, scale):
     random = torch.Generator().manual_seed(0)
     query, key, value = (torch.randn(2, 3, 9, 16, generator=random) for _ in range(3))
     mask = torch.randn(2, 1, 9, 9, generator=random) if masked else None

@@ -52,9 +52,7 @@ actions = st.one_of(
     st.booleans(),
     st.lists(actions, min_size=1, max_size=30),
 )
-def test_any_schedule_gives_each_prompt_its_own_greedy_continuation(
-    name: str, max_batch: int, cache_tokens: int | None, compiled: bool, schedule: list[tuple]
-) -> None:
+def test_any_schedule_gives_each_prompt_its_own_greedy_continuation(name, max_batch, cache_tokens, compiled, schedule):
     """Attends by the compiled kernel, if there is one, and as on other devices, with calls that are cheap."""
     cheap = mock.patch.dict(step_plan._CALL, {"cpu": 20})
     with cheap, mock.patch.object(step_plan, "COMPILED", compiled and step_plan.COMPILED):
@@ -69,9 +67,7 @@ def test_any_schedule_gives_each_prompt_its_own_greedy_continuation(
     st.sampled_from([None, 0, 5000, 20_000]),
     st.lists(actions, min_size=1, max_size=20),
 )
-def test_any_schedule_does_so_with_states_of_recurrent_layers(
-    name: str, max_batch: int, cache_tokens: int | None, state_bytes: int | None, schedule: list[tuple]
-) -> None:
+def test_any_schedule_does_so_with_states_of_recurrent_layers(name, max_batch, cache_tokens, state_bytes, schedule):
     """Keeps states every 16 tokens; takes some kilobytes for one."""
     with mock.patch.object(radix_cache, "EVERY", 16):
         _play(hybrid(name), max_batch, cache_tokens, schedule, state_bytes)

@@ -14,7 +14,7 @@ from trainers.rollout.hf_engine import HFEngine
 
 
 @pytest.mark.slow
-def test_smollm2_answers_as_transformers_generate_and_its_own_forward_pass_do() -> None:
+def test_smollm2_answers_as_transformers_generate_and_its_own_forward_pass_do():
     try:
         folder = smollm2_folder()
     except DataError as missing:

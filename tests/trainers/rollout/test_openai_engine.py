@@ -60,7 +60,7 @@ def _after(*faults: Any) -> Callable[[dict[str, Any]], Any]:
     return lambda _: left.pop(0) if left else completion("yes")
 
 
-def test_a_request_says_how_to_sample_and_the_answer_comes_back() -> None:
+def test_a_request_says_how_to_sample_and_the_answer_comes_back():
     tools = [{"type": "function", "function": {"name": "act", "parameters": {}}}]
     with ScriptedEndpoint(lambda _: completion("so", calls=[("act", '{"a": 1}')])) as endpoint:
         with _engine(endpoint, extra={"seed": None, "reasoning_effort": "low"}) as engine:
@@ -76,7 +76,7 @@ def test_a_request_says_how_to_sample_and_the_answer_comes_back() -> None:
     assert done.error is None
 
 
-def test_seeds_fit_31_bits_and_differ() -> None:
+def test_seeds_fit_31_bits_and_differ():
     with ScriptedEndpoint(lambda _: completion("yes")) as endpoint, _engine(endpoint) as engine:
         _ask(engine, seed=(1 << 62) + 5)
         _ask(engine, seed=(1 << 62) + 6)
@@ -99,7 +99,7 @@ def test_seeds_fit_31_bits_and_differ() -> None:
     ],
     ids=["429", "500", "503", "cut", "half JSON", "HTML", "no choices", "unfinished", "no message"],
 )
-def test_a_fault_that_may_pass_is_tried_again(fault: Any) -> None:
+def test_a_fault_that_may_pass_is_tried_again(fault):
     (done,), engine, endpoint = _answered(_after(fault, fault))
     assert (done.answer.content, done.error, len(endpoint.asked)) == ("yes", None, 3)
     assert engine.usage()["repeated_calls"] == 2 and engine.usage()["requests"] == 1
@@ -107,7 +107,7 @@ def test_a_fault_that_may_pass_is_tried_again(fault: Any) -> None:
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("form", [lambda s: str(s), lambda s: formatdate(time.time() + s + 1, usegmt=True)])
-def test_retry_after_is_waited_for_by_all_requests(form: Callable[[int], str]) -> None:
+def test_retry_after_is_waited_for_by_all_requests(form):
     times: list[float] = []
 
     def script(_: dict[str, Any]) -> Any:
@@ -118,7 +118,7 @@ def test_retry_after_is_waited_for_by_all_requests(form: Callable[[int], str]) -
     assert [one.error for one in done] == [None, None] and times[1] - times[0] >= 0.9
 
 
-def test_no_one_listening_is_said_so() -> None:
+def test_no_one_listening_is_said_so():
     with ScriptedEndpoint(lambda _: None) as endpoint:
         url = endpoint.url
     with closing(EndpointEngine(EndpointOptions(url, NAME, patience=0.2), 1)) as engine:
@@ -139,9 +139,7 @@ def test_no_one_listening_is_said_so() -> None:
         (completion("yes", model="scripted-large"), "'scripted-large' answered"),
     ],
 )
-def test_what_no_repetition_mends_stops_at_once(
-    fault: Any, told: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_no_repetition_mends_stops_at_once(fault, told, monkeypatch, caplog):
     monkeypatch.setenv("OA_KEY", "sk-secret-1")
     with caplog.at_level(logging.DEBUG, logger="envsuite"):
         (done,), engine, endpoint = _answered(lambda _: fault, key_variable="OA_KEY")
@@ -154,20 +152,20 @@ def test_what_no_repetition_mends_stops_at_once(
 @pytest.mark.parametrize(
     "model", ["scripted", "scripted-2026-01-31", "org/scripted", "scripted@main", "scripted:8b", "", "other"]
 )
-def test_a_model_by_its_full_name_is_the_same_and_served_as_names_another(model: str) -> None:
+def test_a_model_by_its_full_name_is_the_same_and_served_as_names_another(model):
     options = {"served_as": "other"} if model == "other" else {}
     (done,), engine, _ = _answered(lambda _: completion("yes", model=model), **options)
     assert done.error is None and (not model or engine.usage()["models"] == [model])
 
 
-def test_length_is_told_and_a_call_without_name_or_arguments_comes_back_as_it_is() -> None:
+def test_length_is_told_and_a_call_without_name_or_arguments_comes_back_as_it_is():
     body = completion("", calls=[(None, None)])
     body["choices"][0]["finish_reason"] = "length"
     (done,), _, _ = _answered(lambda _: body)
     assert (done.finish_reason, done.answer.calls) == ("length", (RawCall("", "", "call_0"),))
 
 
-def test_no_more_requests_at_a_time_than_concurrency() -> None:
+def test_no_more_requests_at_a_time_than_concurrency():
     three = threading.Barrier(3)
 
     def script(_: dict[str, Any]) -> Any:
@@ -178,7 +176,7 @@ def test_no_more_requests_at_a_time_than_concurrency() -> None:
     assert len(done) == 12 and engine.most == endpoint.most == 3
 
 
-def test_the_budget_stops_after_the_answer_that_spends_it_and_cost_is_told() -> None:
+def test_the_budget_stops_after_the_answer_that_spends_it_and_cost_is_told():
     usage = {"prompt_tokens": 80, "completion_tokens": 20, "prompt_tokens_details": {"cached_tokens": 30}}
     prices = {"input": 2.0, "cached": 1.0, "output": 10.0}
     script = lambda _: completion("yes", usage=usage)  # noqa: E731
@@ -191,7 +189,7 @@ def test_the_budget_stops_after_the_answer_that_spends_it_and_cost_is_told() -> 
     }  # fmt: skip
 
 
-def test_a_budget_without_counts_is_refused_with_the_first_answer() -> None:
+def test_a_budget_without_counts_is_refused_with_the_first_answer():
     (done,), engine, _ = _answered(lambda _: completion("yes", usage=None), budget=5)
     assert done.error is None and "does not count" in str(engine.stopped)
 
@@ -214,7 +212,7 @@ GOOD = {"url": "http://localhost:1/v1", "model": "m"}
         ({"address": "x"}, "engine 'openai': got an unexpected keyword argument 'address'"),
     ],
 )
-def test_wrong_settings_are_refused_by_name_and_no_secret_is_repeated(change: dict[str, Any], told: str) -> None:
+def test_wrong_settings_are_refused_by_name_and_no_secret_is_repeated(change, told):
     with pytest.raises(ConfigError, match=told) as caught:
         engine_class("openai", {**GOOD, **change})
     assert "hush" not in str(caught.value)
@@ -237,7 +235,7 @@ JSON = st.recursive(
 
 
 @given(JSON | st.builds(lambda message: {"choices": [{"message": message, "finish_reason": "stop"}]}, JSON))
-def test_any_json_is_read_or_malformed(body: object) -> None:
+def test_any_json_is_read_or_malformed(body):
     try:
         reply = read(body)
     except MalformedAnswer as error:
@@ -250,7 +248,7 @@ def test_any_json_is_read_or_malformed(body: object) -> None:
 
 
 @given(st.text(), st.text(), st.lists(st.tuples(st.text(), st.text(), st.text()), max_size=4))
-def test_what_an_endpoint_says_is_read_back(content: str, thought: str, calls: list[tuple[str, str, str]]) -> None:
+def test_what_an_endpoint_says_is_read_back(content, thought, calls):
     body = completion(content, usage={"prompt_tokens": 3, "completion_tokens": 4})
     body["choices"][0]["message"] |= {
         "reasoning_content": thought,

@@ -87,9 +87,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[list[str], in
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("codec", ["native", "tags"])
-def test_success_usage_and_cost_are_measured_with_calls_and_with_text(
-    codec: str, answers: Answers, options: Any, said: Any
-) -> None:
+def test_success_usage_and_cost_are_measured_with_calls_and_with_text(codec, answers, options, said):
     with ScriptedEndpoint(_expert(answers)) as endpoint:
         ((result,), _) = said([*options(endpoint), "--prompt.codec", codec])
     (everything, *_), usage = result["strata"], result["usage"]
@@ -101,8 +99,8 @@ def test_success_usage_and_cost_are_measured_with_calls_and_with_text(
 
 
 def test_what_was_played_is_kept_when_the_budget_is_spent_and_is_not_paid_again(
-    answers: Answers, options: Any, said: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    answers, options, said, tmp_path, monkeypatch
+):
     monkeypatch.setenv("OA_KEY", "sk-secret-2")
     keep = ["--keep", str(tmp_path / "kept"), "--prompt.codec", "native"]
     with ScriptedEndpoint(_expert(answers)) as endpoint:
@@ -125,13 +123,13 @@ def test_what_was_played_is_kept_when_the_budget_is_spent_and_is_not_paid_again(
     assert not any(b"sk-secret-2" in file.read_bytes() for file in (tmp_path / "kept").rglob("*") if file.is_file())
 
 
-def test_an_endpoint_that_answers_nothing_is_an_error_not_a_result(options: Any, said: Any) -> None:
+def test_an_endpoint_that_answers_nothing_is_an_error_not_a_result(options, said):
     with ScriptedEndpoint(lambda _: (503, {}, {})) as endpoint:
         (none, err) = said(options(endpoint), 1)
     assert none is None and "HTTP 503" in err
 
 
-def test_an_episode_is_cut_by_the_endpoints_count_of_tokens(options: Any, said: Any) -> None:
+def test_an_episode_is_cut_by_the_endpoints_count_of_tokens(options, said):
     with ScriptedEndpoint(lambda _: completion("no")) as endpoint:
         ((result,), _) = said([*options(endpoint), "--rollout.episode_tokens", "12"])
     assert result["strata"][0]["mean_steps"] == 3, "of 5 tokens each"
@@ -148,13 +146,13 @@ def test_an_episode_is_cut_by_the_endpoints_count_of_tokens(options: Any, said: 
         (["--evaluation.sampling.top_k", "9"], "evaluation.sampling.top_k is 9"),
     ],
 )
-def test_settings_that_need_tokens_are_refused_by_name(change: list[str], told: str, options: Any, said: Any) -> None:
+def test_settings_that_need_tokens_are_refused_by_name(change, told, options, said):
     with ScriptedEndpoint(lambda _: None) as endpoint:
         (_, err) = said([*options(endpoint), *change], 2)
     assert "rollout.engine is 'openai'" in err and told in err and not endpoint.asked
 
 
-def test_training_refuses_it_before_a_model_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
+def test_training_refuses_it_before_a_model_is_loaded(capsys):
     assert train.main(["--rollout.engine", "openai", "--model.path", "is not read"]) == 2
     err = capsys.readouterr().err
     assert "rollout.engine is 'openai'" in err and "rollout.engine_options" in err and "hf or vllm" in err
@@ -181,9 +179,7 @@ def _teacher(endpoint: ScriptedEndpoint) -> dict[str, Any]:
 
 
 @pytest.mark.seconds
-def test_a_stronger_model_is_imitated_in_the_students_own_format_and_asked_once(
-    answers: Answers, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_stronger_model_is_imitated_in_the_students_own_format_and_asked_once(answers, tmp_path, caplog):
     expert = _expert(answers)
     tasks = list(answers)
 
@@ -230,14 +226,12 @@ def _task(task_id: str) -> str:
         ({"teacher": {"rollout": {"engin": "x"}}}, ["--from", "x"], "engin"),
     ],
 )
-def test_wrong_settings_of_a_teacher_are_refused(
-    change: dict[str, Any], words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_settings_of_a_teacher_are_refused(change, words, told, tmp_path, capsys):
     assert imitate.main([*_student(tmp_path, **change), *words]) == 2
     assert told in capsys.readouterr().err
 
 
-def test_moves_that_do_not_solve_the_task_here_are_refused() -> None:
+def test_moves_that_do_not_solve_the_task_here_are_refused():
     env = factory_of(EnvConfig("TextCraft-v0", "train", dict(BOOK))).make().unwrapped
     assert isinstance(env, ToolEnv)
     wait = RecordedPlayer((Move("", (ToolCall("env_step", {"command": "inventory"}),)),))

@@ -96,7 +96,7 @@ def _evaluated(url: str, keep: Path, options: dict[str, Any], *words: str) -> tu
     return status, [episode for file in sorted(keep.rglob("*.parquet")) for episode in read_episodes(file)]
 
 
-def test_the_answer_is_the_models(url: str) -> None:
+def test_the_answer_is_the_models(url):
     messages = [{"role": "user", "content": "What is the capital of France?"}]
     with closing(EndpointEngine(EndpointOptions(url, NAME), 1)) as engine:
         engine.submit([ChatRequest(0, messages, None, Sampling(temperature=0, max_tokens=16))])
@@ -112,7 +112,7 @@ def test_the_answer_is_the_models(url: str) -> None:
         assert long.finish_reason == "context" and "context" in str(long.error) and engine.stopped is None
 
 
-def test_calls_come_back_as_calls_and_their_results_are_taken(url: str, tmp_path: Path) -> None:
+def test_calls_come_back_as_calls_and_their_results_are_taken(url, tmp_path):
     choice = {"tool_choice": {"type": "function", "function": {"name": "env_step"}}}
     words = ["--prompt.codec", "native", "--prompt.memory", "full"]
     status, episodes = _evaluated(url, tmp_path, {"extra": choice}, *words)
@@ -127,7 +127,7 @@ def test_calls_come_back_as_calls_and_their_results_are_taken(url: str, tmp_path
                 assert result["tool_call_id"] == said["tool_calls"][-1]["id"]
 
 
-def test_text_is_read_by_the_codec_below_two_examples(url: str, tmp_path: Path) -> None:
+def test_text_is_read_by_the_codec_below_two_examples(url, tmp_path):
     words = ["--prompt.codec", "tags", "--prompt.memory", "window(1)", "--prompt.examples", "2"]
     status, episodes = _evaluated(url, tmp_path, {}, *words)
     steps = [step for episode in episodes for step in episode.steps]
@@ -138,6 +138,6 @@ def test_text_is_read_by_the_codec_below_two_examples(url: str, tmp_path: Path) 
         assert ("<action>" in str(step.response_text)) or "no <action>" in str(step.parse_error)
 
 
-def test_another_name_is_refused_with_the_servers_own_words(url: str, tmp_path: Path) -> None:
+def test_another_name_is_refused_with_the_servers_own_words(url, tmp_path):
     status, episodes = _evaluated(url, tmp_path, {"model": "another"})
     assert (status, episodes) == (1, [])

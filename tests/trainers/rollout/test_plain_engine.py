@@ -40,7 +40,7 @@ def _prompts(*lengths: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("name", WAY)
-def test_logprobs_are_those_of_a_plain_forward_pass_and_samples_are_the_same_alone(name: str) -> None:
+def test_logprobs_are_those_of_a_plain_forward_pass_and_samples_are_the_same_alone(name):
     model = built(name)
     engine, prompts = _engine(model, slots=3), _prompts(11, 4, 9, 9, 17, 3)
     assert engine.way == WAY[name] and engine.max_length > 100
@@ -60,7 +60,7 @@ def test_logprobs_are_those_of_a_plain_forward_pass_and_samples_are_the_same_alo
 
 
 @pytest.mark.parametrize("name", ["jamba", "bloom"])
-def test_greedy_answers_are_those_of_generate(name: str) -> None:
+def test_greedy_answers_are_those_of_generate(name):
     model, prompts = built(name), _prompts(11, 4, 9)
     stops = (3, 9, 21)
     done = _engine(model).generate(prompts, Sampling(temperature=0.0, max_tokens=12, stop_ids=stops))
@@ -68,7 +68,7 @@ def test_greedy_answers_are_those_of_generate(name: str) -> None:
         assert completion.token_ids.tolist() == greedy(model, prompt, 12, stops)
 
 
-def test_a_request_goes_on_under_new_weights_and_each_token_has_its_version() -> None:
+def test_a_request_goes_on_under_new_weights_and_each_token_has_its_version():
     model = built("jamba")
     engine, (prompt,) = _engine(model), _prompts(8)
     engine.submit([Request(0, prompt, Sampling(max_tokens=6), seed=3)])
@@ -85,7 +85,7 @@ def test_a_request_goes_on_under_new_weights_and_each_token_has_its_version() ->
     np.testing.assert_allclose(done.logprobs, plain, rtol=0, atol=1e-4)
 
 
-def test_one_that_is_given_up_or_too_long_leaves_the_others_as_they_are() -> None:
+def test_one_that_is_given_up_or_too_long_leaves_the_others_as_they_are():
     model = built("jamba")
     engine, prompts = _engine(model), _prompts(8, 5, 6)
     for number, prompt in enumerate(prompts):
@@ -102,7 +102,7 @@ def test_one_that_is_given_up_or_too_long_leaves_the_others_as_they_are() -> Non
         check_plain(model, prompts[number], done[number])
 
 
-def test_attention_sinks_are_sampled_so_though_they_are_trained_in_a_tree() -> None:
+def test_attention_sinks_are_sampled_so_though_they_are_trained_in_a_tree():
     model = architecture("gpt_oss", VOCABULARY)
     engine, (prompt,) = _engine(model), _prompts(20)
     (done,) = engine.generate([prompt], Sampling(max_tokens=8), seed=1)
@@ -110,7 +110,7 @@ def test_attention_sinks_are_sampled_so_though_they_are_trained_in_a_tree() -> N
     assert rows_reason(model) is None
 
 
-def test_a_model_that_is_computed_by_rows_because_someone_asked_keeps_the_engine_with_its_own_cache() -> None:
+def test_a_model_that_is_computed_by_rows_because_someone_asked_keeps_the_engine_with_its_own_cache():
     model = architecture("llama", VOCABULARY)
     use_rows(model, ALWAYS)
     engine = PlainEngine.from_setup(EngineSetup(model, None, ModelConfig(), 2))  # type: ignore[arg-type]
@@ -143,7 +143,7 @@ class Played:
 
 
 @pytest.mark.parametrize("name", ["jamba", *HYBRIDS])
-def test_in_bfloat16_it_computes_with_rounded_weights_as_the_trainer_does(name: str) -> None:
+def test_in_bfloat16_it_computes_with_rounded_weights_as_the_trainer_does(name):
     model = built(name)
     engine = _engine(model, dtype="bfloat16") if name in WAY else HFEngine(model, compute_dtype="bfloat16")
     (done,) = engine.generate([START], Sampling(max_tokens=8), seed=1)
@@ -152,7 +152,7 @@ def test_in_bfloat16_it_computes_with_rounded_weights_as_the_trainer_does(name: 
 
 
 @pytest.mark.parametrize("name", HYBRIDS)
-def test_a_turn_goes_on_from_the_states_at_the_end_of_the_last_one(name: str) -> None:
+def test_a_turn_goes_on_from_the_states_at_the_end_of_the_last_one(name):
     played = Played(built(name))
     computed, (first,) = played(START)
     assert computed == 40
@@ -164,7 +164,7 @@ def test_a_turn_goes_on_from_the_states_at_the_end_of_the_last_one(name: str) ->
 
 
 @pytest.mark.parametrize("name", HYBRIDS)
-def test_what_prompts_of_a_step_begin_with_is_computed_once_and_its_states_are_kept(name: str) -> None:
+def test_what_prompts_of_a_step_begin_with_is_computed_once_and_its_states_are_kept(name):
     played = Played(built(name))
     assert played(*[START] * 5)[0] == 40
     assert played(START)[0] == 40, "its end was never a branch"
@@ -174,14 +174,14 @@ def test_what_prompts_of_a_step_begin_with_is_computed_once_and_its_states_are_k
     assert played([*START, 7, *REST])[0] == 61
 
 
-def test_the_first_prompt_that_branches_off_computes_what_it_shares_and_later_ones_do_not() -> None:
+def test_the_first_prompt_that_branches_off_computes_what_it_shares_and_later_ones_do_not():
     played = Played(built("qwen3_5_text"))
     assert played([*START, *REST[:20]])[0] == 60
     assert played([*START, 1, *REST[:10]])[0] == 51
     assert played([*START, 2, *REST[:10]])[0] == 11
 
 
-def test_states_are_kept_every_so_many_tokens_of_a_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_states_are_kept_every_so_many_tokens_of_a_prompt(monkeypatch):
     monkeypatch.setattr(radix_cache, "EVERY", 16)
     played = Played(built("qwen3_5_text"))
     played([*START, *REST[:20]])
@@ -189,7 +189,7 @@ def test_states_are_kept_every_so_many_tokens_of_a_prompt(monkeypatch: pytest.Mo
     assert played([*START[:20], 1])[0] == 21 - 16
 
 
-def test_states_stay_within_their_bytes_and_those_used_longest_ago_go_first() -> None:
+def test_states_stay_within_their_bytes_and_those_used_longest_ago_go_first():
     model = built("qwen3_5_text")
     size = Played(model).engine._cache.states.slot_bytes  # type: ignore[union-attr]
     assert size == 1792, "two layers: 2 heads of 8 x 8 numbers, and 3 tokens of 32 channels"
@@ -207,7 +207,7 @@ def test_states_stay_within_their_bytes_and_those_used_longest_ago_go_first() ->
     assert two(ends[0])[0] == len(ends[0])
 
 
-def test_a_negative_bound_is_refused() -> None:
+def test_a_negative_bound_is_refused():
     model = built("lfm2")
     with pytest.raises(ConfigError, match="state_bytes is -1, but must be 0 or more"):
         HFEngine.check_model({"state_bytes": -1}, model.config, "a model")

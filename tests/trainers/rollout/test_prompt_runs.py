@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from tiny_runs import tokenizer, write_settings
 
@@ -16,9 +14,7 @@ from trainers.train import main
 
 
 @pytest.mark.slow
-def test_a_run_keeps_its_prompt_file_and_resumes_with_the_same_text_only(
-    place: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_keeps_its_prompt_file_and_resumes_with_the_same_text_only(place, capfd):
     file = place / "mine.jinja"
     file.write_text("{{ current_step }} {{ observation }}\n")
     changes = {"prompt.template": str(file), "prompt.memory": "summary(1)", "evaluation.envs": [], "iterations": 1}
@@ -47,7 +43,7 @@ def test_a_run_keeps_its_prompt_file_and_resumes_with_the_same_text_only(
     assert "this run has None" in capfd.readouterr().err
 
 
-def test_episodes_that_outgrow_the_context_are_trained_on_and_counted(place: Path) -> None:
+def test_episodes_that_outgrow_the_context_are_trained_on_and_counted(place):
     changes = {"rollout.engine_options": {"max_length": 85}, "evaluation.every": 0, "iterations": 1}
     assert main(["--config", str(write_settings(place, **changes))]) == 0
     before, trained, after = read_metrics(place / "runs/tiny/metrics.jsonl")

@@ -36,9 +36,7 @@ def common(one: list[int], other: tuple[int, ...]) -> int:
 
 @settings(max_examples=250)
 @given(st.sampled_from([None, 0, 40, 64, 200]), st.sampled_from([None, 0, 1, 3, 40]), st.lists(actions, max_size=40))
-def test_any_order_of_beginning_growing_and_ending_keeps_the_tree_whole(
-    bound: int | None, kept_states: int | None, schedule: list
-) -> None:
+def test_any_order_of_beginning_growing_and_ending_keeps_the_tree_whole(bound, kept_states, schedule):
     """And the states of recurrent layers, where there are any, with one byte for a token's and one every 16 tokens."""
     cache = RadixCache(ROWS, bound, states=kept_states is not None, state_bytes=kept_states)
     if cache.states is not None:
@@ -117,7 +115,7 @@ def _play(cache: RadixCache, schedule: list) -> None:
     check_tree(cache, [])
 
 
-def test_the_bound_is_exceeded_by_nothing_but_what_runs() -> None:
+def test_the_bound_is_exceeded_by_nothing_but_what_runs():
     cache = RadixCache(3, 4 * PAGE)
     for start in range(0, 100, 10):
         running = [cache.begin(array(list(range(start + i, start + i + 80)))) for i in range(3)]
@@ -130,7 +128,7 @@ def test_the_bound_is_exceeded_by_nothing_but_what_runs() -> None:
         assert cache.pages.used <= 4
 
 
-def test_what_was_used_longest_ago_goes_first_and_what_was_left_before_it() -> None:
+def test_what_was_used_longest_ago_goes_first_and_what_was_left_before_it():
     cache = RadixCache(1, 3 * PAGE)
 
     def played(first: int) -> RadixNode:
@@ -149,7 +147,7 @@ def test_what_was_used_longest_ago_goes_first_and_what_was_left_before_it() -> N
 
 
 @pytest.mark.parametrize("after", [-1, 3, PAGE - 1])
-def test_slots_follow_the_last_one_where_its_page_has_room(after: int) -> None:
+def test_slots_follow_the_last_one_where_its_page_has_room(after):
     pages = Pages()
     pages.add(1, 8)
     first = pages.take(-1, after + 1) if after >= 0 else np.empty(0, np.int64)

@@ -67,7 +67,7 @@ def played(tmp_path: Path) -> tuple[Team, list[Episode]]:
         return engine, manager.run(plans, Sampling(max_tokens=400), 0)
 
 
-def test_each_agent_has_a_conversation_and_tools_of_its_own(played: tuple[Team, list[Episode]]) -> None:
+def test_each_agent_has_a_conversation_and_tools_of_its_own(played):
     engine, episodes = played
     assert [episode.error for episode in episodes] == [None] * 4
     for prompt in engine.prompts:
@@ -78,7 +78,7 @@ def test_each_agent_has_a_conversation_and_tools_of_its_own(played: tuple[Team, 
         assert {*re.findall(r'<tool_call>\{"name": "(\w+)"', prompt)} <= {*tools}
 
 
-def test_steps_name_their_agents_and_rewards_go_to_them(played: tuple[Team, list[Episode]]) -> None:
+def test_steps_name_their_agents_and_rewards_go_to_them(played):
     _, episodes = played
     for episode in episodes:
         assert [step.agent for step in episode.steps] == ["searcher_0", "selector_0", "searcher_0", "searcher_0"]
@@ -100,7 +100,7 @@ class Searcher(ScriptedEngine):
         return [*self.tokenizer.encode(text, add_special_tokens=False), self.tokenizer.eos_token_id]
 
 
-def test_an_episode_in_the_format_of_search_r1(tmp_path: Path) -> None:
+def test_an_episode_in_the_format_of_search_r1(tmp_path):
     task = {
         "text": "Who built the mill?", "answers": ["Ada"], "support": ["Mill"], "kind": "bridge", "hops": 1,
         "data_set": "x", "answerable": True,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -89,7 +88,7 @@ def _plans(count: int) -> list[EpisodePlan]:
 
 @pytest.mark.parametrize("memory", ["full", "window(2)", "compact(200)"])
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
-def test_experts_solve_everything_with_fewer_slots_than_episodes(memory: str, workers: int) -> None:
+def test_experts_solve_everything_with_fewer_slots_than_episodes(memory, workers):
     plans = _plans(10)
     script = Script(_solutions(plans).__getitem__)
     episodes = _run(script, plans, 3, memory, workers=workers)
@@ -108,7 +107,7 @@ def test_experts_solve_everything_with_fewer_slots_than_episodes(memory: str, wo
 @pytest.mark.parametrize(
     "said", ["", "no tags", "<action>get 1", "<action></action>", "<action>\0</action>", "\N{SNOWMAN}"]
 )
-def test_a_malformed_completion_costs_one_step_and_its_reason_is_shown(said: str) -> None:
+def test_a_malformed_completion_costs_one_step_and_its_reason_is_shown(said):
     plans = _plans(1)
     solution = _solutions(plans)[plans[0].episode_id]
     script = Script(lambda _: [said, *solution])
@@ -124,7 +123,7 @@ def test_a_malformed_completion_costs_one_step_and_its_reason_is_shown(said: str
         assert "Invalid action" in script.prompts[1]
 
 
-def test_two_reasons_for_not_being_an_action_are_two_states() -> None:
+def test_two_reasons_for_not_being_an_action_are_two_states():
     plans = [EpisodePlan(i, 0, 0, _plans(1)[0].task_id) for i in range(3)]
     said = ["no tags", "<action></action>", "no tags"]
     script = Script(lambda episode: [said[episode], "<action>inventory</action>"] * 30)
@@ -134,7 +133,7 @@ def test_two_reasons_for_not_being_an_action_are_two_states() -> None:
 
 
 @pytest.mark.parametrize("budget", [1, 40, 55])
-def test_an_episode_that_has_used_up_its_tokens_is_cut_and_asked_for_no_more_than_is_left(budget: int) -> None:
+def test_an_episode_that_has_used_up_its_tokens_is_cut_and_asked_for_no_more_than_is_left(budget):
     plans = _plans(4)
     with make_vector([CRAFT], 2, 0) as vector:
         manager = _manager(HFEngine(model("qwen2", len(tokenizer())), max_batch=4), vector)
@@ -147,14 +146,14 @@ def test_an_episode_that_has_used_up_its_tokens_is_cut_and_asked_for_no_more_tha
 
 
 @pytest.mark.parametrize(("memory", "said"), [("full", "leaves no room"), ("compact(9)", "raise the budget")])
-def test_a_task_that_context_or_memory_has_no_room_for_is_an_episode_that_failed(memory: str, said: str) -> None:
+def test_a_task_that_context_or_memory_has_no_room_for_is_an_episode_that_failed(memory, said):
     engine = HFEngine(model("qwen2", len(tokenizer())), max_batch=2, max_length=30)
     episodes = _run(engine, _plans(2), 2, memory)
     assert all(episode.error is not None and said in episode.error for episode in episodes)
 
 
 @pytest.mark.parametrize(("budget", "fits"), [(140, True), (95, False)])
-def test_an_observation_that_the_memory_has_no_room_for_truncates_the_episode(budget: int, fits: bool) -> None:
+def test_an_observation_that_the_memory_has_no_room_for_truncates_the_episode(budget, fits):
     plans = _plans(1)
     solution = _solutions(plans)[plans[0].episode_id]
     wrong = f"<action>{'craft ' * 30}</action>"  # the environment's answer quotes it
@@ -175,7 +174,7 @@ def _first_versions(table: StepTable) -> list[int]:
     return table.policy_version.values[table.policy_version.offsets[:-1]].tolist()
 
 
-def test_weights_that_change_between_two_groups_mark_the_tokens_sampled_since() -> None:
+def test_weights_that_change_between_two_groups_mark_the_tokens_sampled_since():
     plans = [EpisodePlan(i, i, 0, "ab"[i]) for i in range(2)]
     script = Script(lambda episode: [*["<action>go</action>"] * (3 * episode), "<action>end</action>"])
     engine = ScriptedEngine(script)
@@ -187,7 +186,7 @@ def test_weights_that_change_between_two_groups_mark_the_tokens_sampled_since() 
     assert _first_versions(table.take(np.array([3, 0]))) == [1, 0]
 
 
-def test_the_sampler_goes_on_where_it_was_and_repeats_no_task_before_all_were_drawn() -> None:
+def test_the_sampler_goes_on_where_it_was_and_repeats_no_task_before_all_were_drawn():
     pools = [TaskPool(tuple("abcde"), 3.0), TaskPool(tuple("vwxyz"), 1.0)]
     sampler, other = TaskSampler(pools, 5), TaskSampler(pools, 6)
     drawn = [task for _ in range(5) for task in sampler.draw(4)]
@@ -236,7 +235,7 @@ def _play(
         return manager.run(plans, sampling or Sampling(), SEED)
 
 
-def test_each_step_is_sampled_with_a_seed_of_its_run_episode_and_number() -> None:
+def test_each_step_is_sampled_with_a_seed_of_its_run_episode_and_number():
     engine = Notes()
     _play(engine, [EpisodePlan(7, 0, 0, TASK), EpisodePlan(8, 0, 0, TASK)])
     seeds = {(request.session, request.seed) for request in engine.asked}
@@ -244,7 +243,7 @@ def test_each_step_is_sampled_with_a_seed_of_its_run_episode_and_number() -> Non
     assert len({seed for _, seed in seeds}) == 2 * HORIZON
 
 
-def test_a_greedy_plan_is_sampled_at_temperature_0_and_left_out_of_the_table() -> None:
+def test_a_greedy_plan_is_sampled_at_temperature_0_and_left_out_of_the_table():
     engine = Notes()
     plans = [EpisodePlan(0, 0, 0, TASK), EpisodePlan(1, 0, 0, TASK, greedy=True)]
     episodes = _play(engine, plans, Sampling(temperature=0.7, top_p=0.9, max_tokens=50))
@@ -254,7 +253,7 @@ def test_a_greedy_plan_is_sampled_at_temperature_0_and_left_out_of_the_table() -
     assert set(StepTable.from_episodes(episodes).episode_id) == {0}
 
 
-def test_an_episode_at_its_step_limit_is_truncated_and_says_which_state_each_step_answered() -> None:
+def test_an_episode_at_its_step_limit_is_truncated_and_says_which_state_each_step_answered():
     (episode,) = _play(Notes())
     assert (episode.truncated, episode.terminated, episode.success, episode.context_truncated) == (True, *[False] * 3)
     assert (episode.env_id, episode.task_id, episode.split, len(episode.steps)) == ("TextCraft-v0", TASK, "test", 3)
@@ -263,7 +262,7 @@ def test_an_episode_at_its_step_limit_is_truncated_and_says_which_state_each_ste
     assert keys[1] == episode.steps[0].info["state_key"], "the key after a step is that of what is answered next"
 
 
-def test_sessions_are_released_when_their_episodes_end() -> None:
+def test_sessions_are_released_when_their_episodes_end():
     engine = Notes()
     manager = _made(engine, slots=1)
     told: list[int] = []
@@ -296,7 +295,7 @@ class Failing(Notes):
 
 
 @pytest.mark.parametrize(("reason", "truncated"), [("context", True), ("error", False)])
-def test_only_a_prompt_without_room_truncates_and_any_other_error_fails(reason: str, truncated: bool) -> None:
+def test_only_a_prompt_without_room_truncates_and_any_other_error_fails(reason, truncated):
     (episode,) = _play(Failing(reason))
     assert len(episode.steps) == 1 and not episode.success and not episode.terminated
     assert (episode.truncated, episode.context_truncated) == (truncated, truncated)
@@ -304,7 +303,7 @@ def test_only_a_prompt_without_room_truncates_and_any_other_error_fails(reason: 
     assert len(StepTable.from_episodes([episode])) == int(truncated)
 
 
-def test_a_truncated_episode_keeps_its_score_and_a_failed_one_has_none() -> None:
+def test_a_truncated_episode_keeps_its_score_and_a_failed_one_has_none():
     playing = RunningEpisode(EpisodePlan(0, 0, 0, TASK), "X-v0", dialogs={})  # type: ignore
     playing.info = {"success": True, "score": 0.5, "task_type": "depth-2", "split": "test"}
     ends = [
@@ -316,7 +315,7 @@ def test_a_truncated_episode_keeps_its_score_and_a_failed_one_has_none() -> None
     ]  # fmt: skip
 
 
-def test_the_manager_is_made_as_the_settings_say() -> None:
+def test_the_manager_is_made_as_the_settings_say():
     env = EnvConfig("TextCraft-v0", "test", {**BOOK, "max_distractors": 1}, max_episode_steps=9)
     assert factory_of(env) == EnvFactory(
         "TextCraft-v0", {"split": "test", **BOOK, "max_distractors": 1, "max_episode_steps": 9}
@@ -338,7 +337,7 @@ def test_the_manager_is_made_as_the_settings_say() -> None:
     assert sampling_of(EvalSamplingConfig(0.3, 9, top_p=0.8, top_k=4), [5, 6]) == Sampling(0.3, 0.8, 4, 9, (5, 6))
 
 
-def test_a_prompt_that_cannot_be_made_is_refused_before_an_environment_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prompt_that_cannot_be_made_is_refused_before_an_environment_starts(monkeypatch):
     started: list[object] = []
     monkeypatch.setattr("trainers.rollout.environments.make_vector", lambda *given: started.append(given))
     prompt = PromptConfig(template="no-such-file.jinja")
@@ -347,7 +346,7 @@ def test_a_prompt_that_cannot_be_made_is_refused_before_an_environment_starts(mo
     assert not started
 
 
-def test_a_prompt_that_is_too_long_is_cut_on_the_left_or_ends_its_episode() -> None:
+def test_a_prompt_that_is_too_long_is_cut_on_the_left_or_ends_its_episode():
     (whole,) = _play(Notes())
     lengths = [len(step.prompt_ids) for step in whole.steps]
     assert lengths[0] < lengths[1] < lengths[2]
@@ -360,7 +359,7 @@ def test_a_prompt_that_is_too_long_is_cut_on_the_left_or_ends_its_episode() -> N
     assert none.error == f"the prompt takes {lengths[0]} tokens, at most {lengths[0] - 1} are allowed"
 
 
-def test_a_value_that_is_missing_in_a_step_fails_the_episode_with_file_and_line(tmp_path: Path) -> None:
+def test_a_value_that_is_missing_in_a_step_fails_the_episode_with_file_and_line(tmp_path):
     file, engine = tmp_path / "mine.jinja", Notes()
     file.write_text("{{ task }}\n{{ commands[0] }}")
     (episode,) = _play(engine, memory="window(2)", template=str(file))
@@ -368,7 +367,7 @@ def test_a_value_that_is_missing_in_a_step_fails_the_episode_with_file_and_line(
     assert episode.error.startswith(f"prompt file {file}, line 2: list object has no element 0")
 
 
-def test_generate_gives_each_prompt_a_seed_of_its_own() -> None:
+def test_generate_gives_each_prompt_a_seed_of_its_own():
     engine = Notes()
     engine.generate([[1], [2], [3]], Sampling(), seed=4)
     assert [request.seed for request in engine.asked] == [4, 5, 6]
@@ -376,7 +375,7 @@ def test_generate_gives_each_prompt_a_seed_of_its_own() -> None:
     assert engine.asked[-1].seed is None
 
 
-def test_pools_get_their_share_by_weight_and_a_fraction_by_chance() -> None:
+def test_pools_get_their_share_by_weight_and_a_fraction_by_chance():
     pools = [TaskPool(("a", "b"), 1.0), TaskPool(("c", "d", "e"), 2.0)]
     drawn = [TaskSampler(pools, seed).draw(4) for seed in range(60)]
     counts = [sum(pool == 1 for pool, _ in draw) for draw in drawn]
@@ -384,6 +383,6 @@ def test_pools_get_their_share_by_weight_and_a_fraction_by_chance() -> None:
     assert any(draw[0][0] == 1 for draw in drawn) and any(draw[0][0] == 0 for draw in drawn), "in random order"
 
 
-def test_a_scripted_answer_beyond_max_tokens_is_cut_and_says_so() -> None:
+def test_a_scripted_answer_beyond_max_tokens_is_cut_and_says_so():
     (done,) = ScriptedEngine(lambda request: range(10)).generate([[0]], Sampling(max_tokens=4))
     assert done.token_ids.tolist() == [0, 1, 2, 3] and len(done.logprobs) == 4 and done.finish_reason == "length"

@@ -40,7 +40,7 @@ def expected_distribution(logits: np.ndarray, sampling: Sampling) -> np.ndarray:
         Sampling(temperature=1.4, top_k=9, top_p=0.8),
     ],
 )
-def test_frequencies_match_the_distribution_by_chi_square(width: int, sampling: Sampling) -> None:
+def test_frequencies_match_the_distribution_by_chi_square(width, sampling):
     draws = 20_000 if width < 100 else 5_000
     rng = np.random.default_rng(0)
     logits = np.full(width, -30.0)
@@ -65,7 +65,7 @@ def test_frequencies_match_the_distribution_by_chi_square(width: int, sampling: 
     st.sampled_from([0.0, np.nextafter(1, 0), 0.5]),
     st.sampled_from([Sampling(), Sampling(top_p=0.3), Sampling(top_k=3), Sampling(temperature=0.01)]),
 )
-def test_a_token_of_no_probability_is_never_drawn(width: int, seed: int, draw: float, sampling: Sampling) -> None:
+def test_a_token_of_no_probability_is_never_drawn(width, seed, draw, sampling):
     rng = np.random.default_rng(seed)
     logits = np.where(rng.random(width * 3) < 0.7, -np.inf, rng.normal(size=width * 3) * 10)
     logits[rng.integers(width * 3)] = 1.0
@@ -73,7 +73,7 @@ def test_a_token_of_no_probability_is_never_drawn(width: int, seed: int, draw: f
     assert np.isfinite(logits[ids.item()]) and np.isfinite(logprobs.item())
 
 
-def test_rows_with_settings_of_their_own_are_drawn_as_if_alone() -> None:
+def test_rows_with_settings_of_their_own_are_drawn_as_if_alone():
     settings = [Sampling(), Sampling(temperature=0), Sampling(top_k=2), Sampling(), Sampling(top_p=0.5, temperature=2)]
     logits = torch.randn(5, 40, generator=torch.Generator().manual_seed(0))
     draws = np.linspace(0.1, 0.9, 5)
@@ -86,7 +86,7 @@ def test_rows_with_settings_of_their_own_are_drawn_as_if_alone() -> None:
         assert abs(logprobs[row] - expected) < 1e-5
 
 
-def test_uniforms_depend_on_seed_and_position_only_and_are_uniform() -> None:
+def test_uniforms_depend_on_seed_and_position_only_and_are_uniform():
     seeds = np.arange(3000, dtype=np.uint64)
     first = uniforms(seeds, np.full(3000, 7, np.uint64))
     np.testing.assert_array_equal(uniforms(seeds[::-1], np.full(3000, 7, np.uint64))[::-1], first)
@@ -99,7 +99,7 @@ def test_uniforms_depend_on_seed_and_position_only_and_are_uniform() -> None:
 
 @pytest.mark.parametrize("spoilt", [np.nan, np.inf])
 @pytest.mark.parametrize("temperature", [0.0, 0.4, 1.0])
-def test_logits_that_are_not_finite_are_an_error_with_a_remedy(spoilt: float, temperature: float) -> None:
+def test_logits_that_are_not_finite_are_an_error_with_a_remedy(spoilt, temperature):
     logits = torch.zeros(2, 700)
     logits[1, 678] = spoilt
     with pytest.raises(DivergenceError, match=r"the model's logits are not finite.* lower optim\.lr"):

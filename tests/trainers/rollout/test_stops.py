@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
-from families import FAMILIES, Family, tokenizer_of
+from families import FAMILIES, tokenizer_of
 
 import trainers
 from envsuite.playing.engine import Request, Sampling
@@ -24,7 +24,7 @@ from trainers.rollout.plain_engine import PlainEngine
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=[family.name for family in FAMILIES])
-def test_the_end_of_a_turn_is_found_where_it_ends_only_turns(smol: Any, family: Family) -> None:
+def test_the_end_of_a_turn_is_found_where_it_ends_only_turns(smol, family):
     tokenizer = tokenizer_of(smol, family.file, family.ends)
     stops = [tokenizer.decode([token]) for token in turn_stops(TemplateRenderer(tokenizer, family.arguments))]
     if family.name in ("Hermes 2 Pro", "gpt-oss"):  # wants tools; has its end of a turn inside turns
@@ -49,7 +49,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> ModelConfig:
 
 @pytest.mark.parametrize("engine", [HFEngine, PlainEngine])
 @pytest.mark.parametrize("codec", ["tags", "brackets", "tools", "search-r1"])
-def test_a_base_model_s_answer_ends_with_its_turn(base: ModelConfig, engine: type[HFEngine], codec: Any) -> None:
+def test_a_base_model_s_answer_ends_with_its_turn(base, engine, codec):
     tokenizer = load_tokenizer(base)
     prompt = PromptConfig(codec=codec)
     ends = ends_of(prompt, tokenizer, check_prompts(prompt, tokenizer))

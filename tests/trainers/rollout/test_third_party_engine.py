@@ -57,9 +57,7 @@ def _recorded(place: Path) -> EvalResult:
     return evaluator.result("expert", 0, episodes, 1.0)
 
 
-def test_the_engine_of_another_package_evaluates_by_its_name(
-    site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_engine_of_another_package_evaluates_by_its_name(site, tmp_path, capsys):
     expected = _recorded(tmp_path)
     assert 0 < expected.all.successes < expected.all.n == 8
     save_model(tmp_path / "model", "llama")
@@ -76,9 +74,7 @@ def test_the_engine_of_another_package_evaluates_by_its_name(
 @pytest.mark.parametrize(
     ("options", "said"), [("{}", "missing a required argument: 'episodes'"), ("{episode: x}", "'episode")]
 )
-def test_its_options_are_checked_before_anything_is_loaded(
-    site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: str, said: str
-) -> None:
+def test_its_options_are_checked_before_anything_is_loaded(site, tmp_path, capsys, options, said):
     config = write_settings(tmp_path, **CHANGES)  # there is no model
     arguments = ["--rollout.engine", "encore", "--rollout.engine_options", options]
     assert evaluate(["--config", str(config), *arguments]) == 2
@@ -86,7 +82,7 @@ def test_its_options_are_checked_before_anything_is_loaded(
     assert "rollout.engine_options: engine 'encore'" in told and said in told
 
 
-def test_installed_engines_are_listed_and_imported_only_when_asked_for(site: Path) -> None:
+def test_installed_engines_are_listed_and_imported_only_when_asked_for(site):
     assert {"hf", "encore"} <= set(ENGINES) and "encore" in ENGINES
     registry: Registry[Engine] = Registry("engine", group=ENGINES.group)
     sys.modules.pop("encore", None)
@@ -97,7 +93,7 @@ def test_installed_engines_are_listed_and_imported_only_when_asked_for(site: Pat
         registry["encor"]
 
 
-def test_an_engine_that_cannot_be_imported_is_told_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_cannot_be_imported_is_told_by_name(tmp_path, monkeypatch):
     entry = '[project.entry-points."lost.group"]\nlost = "lost_module:Lost"\n'
     install(tmp_path, {"pyproject.toml": f'[project]\nname = "lost"\nversion = "1"\n{entry}'})
     monkeypatch.syspath_prepend(tmp_path)

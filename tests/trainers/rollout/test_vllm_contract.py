@@ -68,5 +68,5 @@ def _missing() -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("kind", ["imports", "attributes", "arguments", "sampling", "routes", "constants"])
-def test_the_installed_vllm_has_what_the_engine_uses(kind: str) -> None:
+def test_the_installed_vllm_has_what_the_engine_uses(kind):
     assert not _missing()[kind]

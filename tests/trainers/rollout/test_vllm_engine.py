@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 from policies import change, check_sampled, drained
 from protocol_server import ProtocolServer
 from tiny_runs import BOTH, model, save_model, tokenizer, train, weights, without_times, write_settings
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM
 from vllm_interpreters import vllm_interpreter
 
 from envsuite.core.errors import UnknownName, UsageError
@@ -41,18 +40,14 @@ Made = Callable[..., Engine]
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("temperature", [1.0, 0.4])
-def test_tokens_come_with_their_logprobs_at_the_temperature_they_were_sampled_at(
-    policy: PreTrainedModel, engine: Engine, temperature: float
-) -> None:
+def test_tokens_come_with_their_logprobs_at_the_temperature_they_were_sampled_at(policy, engine, temperature):
     change(policy)
     engine.sync(policy.named_parameters(), 5)
     answers = check_sampled(engine, policy, temperature, 5, 1e-4)
     assert {answer.finish_reason for answer in answers} == {"stop", "length"}
 
 
-def test_every_setting_of_the_distribution_is_said_so_that_none_is_the_models_own(
-    server: ProtocolServer, make: Made
-) -> None:
+def test_every_setting_of_the_distribution_is_said_so_that_none_is_the_models_own(server, make):
     make(server).generate([[5, 6]], Sampling(0.5, 0.9, 7, 4, (2, 3)), seed=1)
     (body,) = server.asked
     said = {"temperature": 0.5, "top_p": 0.9, "top_k": 7, "max_tokens": 4, "stop_token_ids": [2, 3], "min_p": 0.0}
@@ -60,7 +55,7 @@ def test_every_setting_of_the_distribution_is_said_so_that_none_is_the_models_ow
     assert said.items() <= body.items() and body["model"] == "served" and body["prompt"] == [[5, 6]]
 
 
-def test_prompts_that_cannot_be_served_are_answered_without_asking(server: ProtocolServer, engine: Engine) -> None:
+def test_prompts_that_cannot_be_served_are_answered_without_asking(server, engine):
     vocabulary = len(tokenizer())
     answers = engine.generate([[], [4] * 512, [vocabulary], [4] * 500], Sampling(max_tokens=20, ignore_eos=True))
     assert [a.finish_reason for a in answers] == ["error", "context", "error", "length"]
@@ -69,9 +64,7 @@ def test_prompts_that_cannot_be_served_are_answered_without_asking(server: Proto
     assert len(answers[3].token_ids) == 12 and len(server.asked) == 1
 
 
-def test_a_session_stays_with_its_server_and_new_ones_go_where_the_fewest_are(
-    policy: PreTrainedModel, make: Made
-) -> None:
+def test_a_session_stays_with_its_server_and_new_ones_go_where_the_fewest_are(policy, make):
     with ProtocolServer(policy) as one, ProtocolServer(policy) as two:
         engine = make(one, two)
 
@@ -95,9 +88,7 @@ def test_a_session_stays_with_its_server_and_new_ones_go_where_the_fewest_are(
         assert asked(one) == {20, 21, 22}, "the others are all on the second server"
 
 
-def test_a_server_that_left_a_request_unanswered_gets_no_new_session_while_others_have_left_none(
-    policy: PreTrainedModel, make: Made
-) -> None:
+def test_a_server_that_left_a_request_unanswered_gets_no_new_session_while_others_have_left_none(policy, make):
     with ProtocolServer(policy) as one, ProtocolServer(policy) as two:
         engine = make(one, two)
         assert engine.background
@@ -112,9 +103,7 @@ def test_a_server_that_left_a_request_unanswered_gets_no_new_session_while_other
         assert places[0] not in places[1:] and len({*places[1:]}) == 1
 
 
-def test_nothing_is_asked_of_a_server_before_it_has_the_policys_weights(
-    policy: PreTrainedModel, server: ProtocolServer
-) -> None:
+def test_nothing_is_asked_of_a_server_before_it_has_the_policys_weights(policy, server):
     engine = make_engine("vllm", EngineSetup(policy, tokenizer(), ModelConfig(), 4), {"urls": server.url})
     with pytest.raises(UsageError, match="call sync first"):
         engine.submit([Request(0, [5, 6], Sampling(max_tokens=2))])
@@ -124,7 +113,7 @@ def test_nothing_is_asked_of_a_server_before_it_has_the_policys_weights(
 # -- faults ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_server_that_fails_for_a_moment_is_asked_again(server: ProtocolServer, make: Made) -> None:
+def test_a_server_that_fails_for_a_moment_is_asked_again(server, make):
     engine = make(server, patience=60.0)
     sampling = Sampling(max_tokens=5)
     expected = engine.generate([[5, 6]], sampling, seed=1)[0].token_ids.tolist()
@@ -133,7 +122,7 @@ def test_a_server_that_fails_for_a_moment_is_asked_again(server: ProtocolServer,
     assert not server.faults["/v1/completions"]
 
 
-def test_what_the_server_refuses_is_an_error_of_that_request_alone(server: ProtocolServer, engine: Engine) -> None:
+def test_what_the_server_refuses_is_an_error_of_that_request_alone(server, engine):
     server.faults["/v1/completions"] = [lambda: (400, {"error": {"message": "no such token"}})]
     answers = engine.generate([[5, 6], [5, 7]], Sampling(max_tokens=3))
     failed = [a for a in answers if a.error is not None]
@@ -156,9 +145,7 @@ PLAIN = {"index": 0, "token_ids": [4, 5], "logprobs": {"token_logprobs": [-1.0, 
     ],
     ids=["html", "no ids", "too few", "none", "no choice", "list"],
 )
-def test_an_answer_that_is_not_vllms_ends_the_run(
-    answer: Any, said: str, server: ProtocolServer, engine: Engine
-) -> None:
+def test_an_answer_that_is_not_vllms_ends_the_run(answer, said, server, engine):
     server.faults["/v1/completions"] = [lambda: (200, answer)]
     with pytest.raises(EngineFailed, match=said):
         engine.generate([[5, 6]], Sampling(max_tokens=2))
@@ -180,15 +167,13 @@ def test_an_answer_that_is_not_vllms_ends_the_run(
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_a_server_that_computes_otherwise_is_refused(
-    about: dict[str, Any], said: str, server: ProtocolServer, make: Made
-) -> None:
+def test_a_server_that_computes_otherwise_is_refused(about, said, server, make):
     server.about |= about
     with pytest.raises(ConfigError, match=said):
         make(server)
 
 
-def test_a_server_without_the_trainers_extension_is_refused_with_the_remedy(server: ProtocolServer, make: Made) -> None:
+def test_a_server_without_the_trainers_extension_is_refused_with_the_remedy(server, make):
     server.faults["/collective_rpc"] = [lambda: (404, {"detail": "Not Found"})]
     with pytest.raises(EngineFailed, match=r"VLLM_SERVER_DEV_MODE=1 and --worker-extension-cls"):
         make(server)
@@ -219,7 +204,7 @@ def test_a_server_without_the_trainers_extension_is_refused_with_the_remedy(serv
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
 )
-def test_settings_that_cannot_work_are_refused_before_a_model_is_loaded(options: dict[str, Any], said: str) -> None:
+def test_settings_that_cannot_work_are_refused_before_a_model_is_loaded(options, said):
     with pytest.raises((ConfigError, UnknownName)) as raised:
         check_machine("vllm", options)
     assert said in str(raised.value) and "rollout.engine_options" in str(raised.value)
@@ -227,7 +212,7 @@ def test_settings_that_cannot_work_are_refused_before_a_model_is_loaded(options:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here")
-def test_vllm_in_a_process_that_has_none_is_refused_with_the_remedy() -> None:
+def test_vllm_in_a_process_that_has_none_is_refused_with_the_remedy():
     with pytest.raises(ConfigError, match=r"has no vLLM; place is process, so start the trainer with one that has"):
         check_machine("vllm", {"place": "process"})
 
@@ -242,9 +227,7 @@ def test_vllm_in_a_process_that_has_none_is_refused_with_the_remedy() -> None:
         (None, "2.13.0", "has no vLLM; name one that has with rollout.engine_options.python or ENVSUITE_VLLM_PYTHON"),
     ],
 )
-def test_each_pairing_of_vllm_and_torch_that_cannot_be_is_refused_in_a_line(
-    vllm: str | None, torch: str, said: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_pairing_of_vllm_and_torch_that_cannot_be_is_refused_in_a_line(vllm, torch, said, tmp_path, monkeypatch):
     monkeypatch.setenv("ENVSUITE_VLLM_PYTHON", vllm_interpreter(tmp_path, vllm, torch))
     if said is None:
         check_machine("vllm", {})
@@ -254,9 +237,7 @@ def test_each_pairing_of_vllm_and_torch_that_cannot_be_is_refused_in_a_line(
     assert "\n" not in str(raised.value)
 
 
-def test_the_start_names_the_vllm_and_warns_of_one_that_was_not_tested(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_start_names_the_vllm_and_warns_of_one_that_was_not_tested(tmp_path, caplog):
     caplog.set_level("INFO")
     for version in ("0.33.0", "0.40.0"):
         check_machine("vllm", {"python": vllm_interpreter(tmp_path / version, version, "2.14.0")})
@@ -271,9 +252,7 @@ def test_the_start_names_the_vllm_and_warns_of_one_that_was_not_tested(
     [({}, "auto", "8192"), ({"max_model_len": 9000}, "9000", "9000"), ({"max-model-len": "auto"}, "auto", "8192"),
      ({"max-model-len": None}, None, "8192")],
 )  # fmt: skip
-def test_vllm_fits_its_longest_sequence_to_its_memory_unless_the_user_names_it(
-    arguments: dict[str, Any], length: str | None, batched: str, policy: PreTrainedModel
-) -> None:
+def test_vllm_fits_its_longest_sequence_to_its_memory_unless_the_user_names_it(arguments, length, batched, policy):
     words = arguments_for(policy, "float32", on_cpu=True, memory=None, arguments=arguments)
     options = dict(pairwise(words))
     assert options.get("--max-model-len") == length and options["--max-num-batched-tokens"] == batched
@@ -284,8 +263,8 @@ def test_vllm_fits_its_longest_sequence_to_its_memory_unless_the_user_names_it(
 
 @pytest.mark.parametrize("place", ["server", "process"])
 def test_what_is_started_on_a_gpu_takes_a_share_of_what_is_free_and_sleeps_while_the_model_trains(
-    place: Any, policy: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    place, policy, monkeypatch
+):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (60 * GIB, 80 * GIB))
     options, gpu = VLLMOptions(place=place), torch.device("cuda", 0)
     assert options.sleeps(gpu) and options.share(policy, gpu, torch.bfloat16) == 0.64  # under 60 / 80 less a tenth
@@ -303,9 +282,7 @@ def test_what_is_started_on_a_gpu_takes_a_share_of_what_is_free_and_sleeps_while
 
 
 @given(st.integers(1, 200), st.floats(0, 1), st.floats(0, 1), st.floats(0, 0.5), st.sampled_from([0.3, 0.9]))
-def test_vllm_and_what_the_trainer_has_yet_to_allocate_fit_into_what_is_free(
-    gib: int, free: float, coming: float, weights: float, most: float
-) -> None:
+def test_vllm_and_what_the_trainer_has_yet_to_allocate_fit_into_what_is_free(gib, free, coming, weights, most):
     total = gib * GIB
     sizes = [int(part * total) for part in (free, coming, weights)]
     try:
@@ -336,9 +313,7 @@ class OutOfMemory:
     ],
     ids=["step", "pause", "drop", "call", "sleep", "wake_up"],
 )  # fmt: skip
-def test_what_vllm_raises_in_the_trainers_process_ends_the_run_as_a_failure_of_the_engine(
-    asked: Callable[[InProcessHost], object],
-) -> None:
+def test_what_vllm_raises_in_the_trainers_process_ends_the_run_as_a_failure_of_the_engine(asked):
     inside = InProcessHost.__new__(InProcessHost)
     inside.name, inside._engine = "vLLM in this process", OutOfMemory()
     with pytest.raises(EngineFailed, match=r"vLLM in this process: .*OutOfMemoryError: CUDA out of memory"):
@@ -347,8 +322,8 @@ def test_what_vllm_raises_in_the_trainers_process_ends_the_run_as_a_failure_of_t
 
 @pytest.mark.slow
 def test_a_run_whose_server_dies_stops_with_a_checkpoint_and_goes_on_from_it_as_if_nothing_had_happened(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    tmp_path, capsys
+):
     from trainers.train import main
 
     policy = AutoModelForCausalLM.from_pretrained(save_model(tmp_path / "model", "llama"))
@@ -375,7 +350,7 @@ def test_a_run_whose_server_dies_stops_with_a_checkpoint_and_goes_on_from_it_as_
 
 
 @pytest.mark.slow
-def test_processes_that_share_servers_all_stop_where_an_update_fails(tmp_path: Path) -> None:
+def test_processes_that_share_servers_all_stop_where_an_update_fails(tmp_path):
     policy = AutoModelForCausalLM.from_pretrained(save_model(tmp_path / "model", "llama"))
     with ProtocolServer(policy) as one, ProtocolServer(policy) as two:
         options = {"urls": [one.url, two.url], "weights_folder": str(tmp_path), "patience": 1.0}
@@ -394,7 +369,7 @@ def test_processes_that_share_servers_all_stop_where_an_update_fails(tmp_path: P
         assert "not the trainer's in" in run.stderr and [*(tmp_path / "runs/stale/checkpoints").iterdir()]
 
 
-def test_the_first_error_in_a_log_is_told_and_not_what_a_warning_quotes() -> None:
+def test_the_first_error_in_a_log_is_told_and_not_what_a_warning_quotes():
     warning = (
         "(APIServer pid=1) WARNING [system_utils.py:255] can cause errors like `OSError: [Errno 24] Too many files`"
     )

@@ -10,7 +10,7 @@ import pytest
 from policies import change
 from protocol_server import ProtocolServer
 from tiny_runs import BOTH, save_model, train, weights, without_times, write_settings
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM
 from waiting import until
 
 from envsuite.playing.engine import Completion, EngineFailed, Request, Sampling
@@ -65,9 +65,7 @@ def tokens(answers: list[Completion]) -> list[list[int]]:
     return [answer.token_ids.tolist() for answer in answers]
 
 
-def test_a_server_that_joins_has_the_present_weights_before_its_first_request(
-    policy: PreTrainedModel, make: Made, tmp_path: Path, news: list[News]
-) -> None:
+def test_a_server_that_joins_has_the_present_weights_before_its_first_request(policy, make, tmp_path, news):
     with ProtocolServer(policy) as one, ProtocolServer(policy) as two:
         change(two.model)  # it has other weights, as vLLM has after --load-format dummy
         file = tmp_path / "servers"
@@ -90,9 +88,7 @@ def test_a_server_that_joins_has_the_present_weights_before_its_first_request(
         assert [(n.url, n.joined) for n in news[1:]] == [(one.url, False)] and not one._paused
 
 
-def test_requests_of_a_server_that_dies_go_on_at_the_others(
-    policy: PreTrainedModel, make: Made, news: list[News]
-) -> None:
+def test_requests_of_a_server_that_dies_go_on_at_the_others(policy, make, news):
     with ProtocolServer(policy) as one, ProtocolServer(policy) as two:
         engine = make(one, two, patience=0.3)
         expected = tokens(ask(engine, 0))
@@ -104,9 +100,7 @@ def test_requests_of_a_server_that_dies_go_on_at_the_others(
             ask(engine, 0)
 
 
-def test_a_server_that_was_restarted_gets_no_request_before_it_has_the_weights_again(
-    policy: PreTrainedModel, make: Made, news: list[News]
-) -> None:
+def test_a_server_that_was_restarted_gets_no_request_before_it_has_the_weights_again(policy, make, news):
     with ProtocolServer(policy) as one, ProtocolServer(policy) as two:
         engine = make(one, two, patience=5.0)
         expected = tokens(ask(engine, 0))
@@ -129,9 +123,7 @@ def test_a_server_that_was_restarted_gets_no_request_before_it_has_the_weights_a
 
 
 @pytest.mark.parametrize("path", ["/pause", "/collective_rpc", "/v1/completions"])
-def test_a_server_that_dies_amid_an_update_is_left_out(
-    path: str, policy: PreTrainedModel, make: Made, news: list[News]
-) -> None:
+def test_a_server_that_dies_amid_an_update_is_left_out(path, policy, make, news):
     with ProtocolServer(policy) as one, ProtocolServer(policy) as two:
         engine = make(one, two, patience=0.3)
         expected = tokens(ask(engine, 0))
@@ -142,8 +134,8 @@ def test_a_server_that_dies_amid_an_update_is_left_out(
 
 
 def test_a_server_that_joins_with_other_settings_or_does_not_answer_gets_no_request(
-    policy: PreTrainedModel, make: Made, tmp_path: Path, caplog: pytest.LogCaptureFixture, news: list[News]
-) -> None:
+    policy, make, tmp_path, caplog, news
+):
     with ProtocolServer(policy) as one, ProtocolServer(policy, dtype="bfloat16") as two:
         file = tmp_path / "servers"
         engine = make(urls=named(file, one))
@@ -158,8 +150,8 @@ def test_a_server_that_joins_with_other_settings_or_does_not_answer_gets_no_requ
 
 
 def test_a_server_that_joins_and_cannot_read_the_weights_is_left_out_and_asked_again_later(
-    policy: PreTrainedModel, make: Made, tmp_path: Path, news: list[News], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    policy, make, tmp_path, news, monkeypatch
+):
     with ProtocolServer(policy) as one, ProtocolServer(policy) as two:
         file = tmp_path / "servers"
         engine = make(urls=named(file, one))
@@ -176,9 +168,7 @@ def test_a_server_that_joins_and_cannot_read_the_weights_is_left_out_and_asked_a
             engine.sync(policy.named_parameters(), 3)
 
 
-def test_a_list_that_is_empty_for_a_while_takes_no_server_away(
-    policy: PreTrainedModel, make: Made, tmp_path: Path
-) -> None:
+def test_a_list_that_is_empty_for_a_while_takes_no_server_away(policy, make, tmp_path):
     with ProtocolServer(policy) as one:
         file = tmp_path / "servers"
         engine = make(urls=named(file, one))
@@ -188,9 +178,7 @@ def test_a_list_that_is_empty_for_a_while_takes_no_server_away(
         assert len(ask(engine, 0)) == len(PROMPTS)
 
 
-def test_a_request_on_its_way_at_a_server_that_leaves_goes_on_elsewhere_from_its_tokens(
-    policy: PreTrainedModel, make: Made, tmp_path: Path
-) -> None:
+def test_a_request_on_its_way_at_a_server_that_leaves_goes_on_elsewhere_from_its_tokens(policy, make, tmp_path):
     with ProtocolServer(policy) as one, ProtocolServer(policy) as two:
         file = tmp_path / "servers"
         engine = make(urls=named(file, one, two))
@@ -210,7 +198,7 @@ def test_a_request_on_its_way_at_a_server_that_leaves_goes_on_elsewhere_from_its
 
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
-def test_a_run_is_the_same_whatever_servers_come_and_go_and_tells_of_them(tmp_path: Path, processes: int) -> None:
+def test_a_run_is_the_same_whatever_servers_come_and_go_and_tells_of_them(tmp_path, processes):
     policy = AutoModelForCausalLM.from_pretrained(save_model(tmp_path / "model", "llama"))
     program = {} if processes == 1 else {"program": (*BOTH, "-m", "trainers.train")}
     runs = []

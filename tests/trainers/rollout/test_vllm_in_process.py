@@ -53,19 +53,17 @@ ENDS = ("nothing_of_the_process_is_changed", "the_process_group_is_gone")
     ("setup", "name"),
     [(setup, name) for setup, cases in CASES.items() for name in (*(case.__name__ for case in cases), *ENDS)],
 )
-def test_in_process(setup: str, name: str) -> None:
+def test_in_process(setup, name):
     assert not _results(setup)[name], _results(setup)[name]
 
 
 @pytest.mark.parametrize("name", ["an_unknown_argument", "sleep_on_a_cpu", "several_devices"])
-def test_settings_that_cannot_work_in_the_process_are_refused(name: str) -> None:
+def test_settings_that_cannot_work_in_the_process_are_refused(name):
     assert not _results("refused")[name], _results("refused")[name]
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_a_run_trains_with_vllm_in_each_of_its_processes_and_goes_on_from_its_checkpoint(
-    tmp_path: Path, processes: int
-) -> None:
+def test_a_run_trains_with_vllm_in_each_of_its_processes_and_goes_on_from_its_checkpoint(tmp_path, processes):
     settings = yaml.safe_load((ROOT / "configs/textcraft.yaml").read_text())
     settings["rollout"] |= {"tasks": 2, "group_size": 2, "engine": "vllm", "engine_options": {"place": "process"}}
     settings["evaluation"]["episodes"] = 4

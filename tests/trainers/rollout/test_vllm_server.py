@@ -60,14 +60,12 @@ def policy(engine: VLLMEngine) -> PreTrainedModel:
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.4])
-def test_logprobs_are_the_trainers_after_an_update(
-    engine: VLLMEngine, policy: PreTrainedModel, temperature: float
-) -> None:
+def test_logprobs_are_the_trainers_after_an_update(engine, policy, temperature):
     engine.sync(policy.named_parameters(), 5)
     policies.check_sampled(engine, policy, temperature, 5)
 
 
-def test_more_prompt_tokens_than_one_pass_takes_come_through(engine: VLLMEngine, policy: PreTrainedModel) -> None:
+def test_more_prompt_tokens_than_one_pass_takes_come_through(engine, policy):
     engine.sync(policy.named_parameters(), 1)
     prompts = [np.random.default_rng(i).integers(4, 500, 490).tolist() for i in range(20)]  # 9,800 tokens
     answers = engine.generate(prompts, Sampling(max_tokens=4, ignore_eos=True), seed=2)
@@ -75,9 +73,7 @@ def test_more_prompt_tokens_than_one_pass_takes_come_through(engine: VLLMEngine,
         np.testing.assert_allclose(answer.logprobs, logprobs(policy, prompt, answer.token_ids.tolist(), 1.0), atol=3e-4)
 
 
-def test_a_request_in_flight_goes_on_under_new_weights_with_the_version_of_each_token(
-    engine: VLLMEngine, policy: PreTrainedModel
-) -> None:
+def test_a_request_in_flight_goes_on_under_new_weights_with_the_version_of_each_token(engine, policy):
     engine.sync(policy.named_parameters(), 1)
     before = copy.deepcopy(policy)
     policies.ask_all(engine)
@@ -87,7 +83,7 @@ def test_a_request_in_flight_goes_on_under_new_weights_with_the_version_of_each_
     policies.check_update_in_flight(engine, before, policy)
 
 
-def test_an_adapter_goes_alone_and_is_proven_like_all_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_adapter_goes_alone_and_is_proven_like_all_weights(monkeypatch):
     policy = wide_llama(tied=True)
     add_adapter(policy, AdapterConfig(rank=4, alpha=12), "base")
     write, whole, sent = files.write_adapter, files.write_weights, []
@@ -106,9 +102,7 @@ def test_an_adapter_goes_alone_and_is_proven_like_all_weights(monkeypatch: pytes
             engine.sync(merged_weights(policy), 3)
 
 
-def test_weights_that_stay_behind_stop_a_whole_run_with_a_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_weights_that_stay_behind_stop_a_whole_run_with_a_checkpoint(tmp_path, monkeypatch, capfd):
     write, written = files.write_weights, list[Any]()
 
     def stale(weights: Any, folder: Path, dtype: torch.dtype) -> dict[str, int]:
@@ -135,9 +129,7 @@ layers.dispatch_cpu_unquantized_gemm = packed
 """
 
 
-def test_packed_copies_that_an_update_does_not_reach_stop_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_packed_copies_that_an_update_does_not_reach_stop_the_run(tmp_path, monkeypatch):
     (tmp_path / "packed_worker.py").write_text(PACKED)
     monkeypatch.chdir(tmp_path)  # python -m imports from here
     policy = wide_llama(tied=True)
@@ -148,7 +140,7 @@ def test_packed_copies_that_an_update_does_not_reach_stop_the_run(
             engine.sync(policy.named_parameters(), 1)
 
 
-def test_bfloat16_differs_by_no_more_than_its_tolerance_and_a_killed_server_ends_the_run() -> None:
+def test_bfloat16_differs_by_no_more_than_its_tolerance_and_a_killed_server_ends_the_run():
     policy = wide_llama(tied=True)
     with closing(VLLMEngine.from_setup(_setup(policy, compute_dtype="bfloat16"), python=PYTHON)) as engine:
         change(policy, by=0.01)
@@ -167,7 +159,7 @@ def test_bfloat16_differs_by_no_more_than_its_tolerance_and_a_killed_server_ends
         assert time.monotonic() - began < 10
 
 
-def test_the_longest_sequence_is_what_the_memory_of_a_server_holds() -> None:
+def test_the_longest_sequence_is_what_the_memory_of_a_server_holds():
     setup, memory = _setup(wide_llama(tied=True)), {"kv-cache-memory-bytes": 1 << 19}
     with closing(VLLMEngine.from_setup(setup, python=PYTHON, arguments=memory)) as engine:
         assert 16 < engine.max_length < 512, "the model's is 512"
@@ -176,7 +168,7 @@ def test_the_longest_sequence_is_what_the_memory_of_a_server_holds() -> None:
         assert (short.finish_reason, long.finish_reason) == ("length", "context")
 
 
-def test_a_server_that_does_not_start_says_why() -> None:
+def test_a_server_that_does_not_start_says_why():
     setup = _setup(wide_llama(tied=True))
     with pytest.raises(EngineFailed, match=r"did not start: it exited with code \d+\n(.|\n)*no-such-option"):
         VLLMEngine.from_setup(setup, python=PYTHON, arguments={"no-such-option": 1})

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from policies import PROMPTS, ask_all, change, check_update_in_flight
 from protocol_server import ProtocolServer
 from tiny_runs import model, tokenizer
-from transformers import PreTrainedModel
 from waiting import until
 
 from envsuite.playing.engine import EngineFailed, Request, Sampling
@@ -38,9 +37,7 @@ from trainers.settings import ConfigError
 Made = Callable[..., Engine]
 
 
-def test_a_request_in_flight_goes_on_under_new_weights_with_the_version_of_each_token(
-    policy: PreTrainedModel, server: ProtocolServer, engine: Engine
-) -> None:
+def test_a_request_in_flight_goes_on_under_new_weights_with_the_version_of_each_token(policy, server, engine):
     engine.sync(policy.named_parameters(), 1)
     before = copy.deepcopy(policy)
     server.halt_at = 5
@@ -55,9 +52,7 @@ def test_a_request_in_flight_goes_on_under_new_weights_with_the_version_of_each_
     assert {body["seed"] for body in continued}.isdisjoint({b["seed"] for b in server.asked if b not in continued})
 
 
-def test_what_is_submitted_while_weights_change_is_sampled_with_the_new_ones(
-    policy: PreTrainedModel, server: ProtocolServer, engine: Engine
-) -> None:
+def test_what_is_submitted_while_weights_change_is_sampled_with_the_new_ones(policy, server, engine):
     pausing, go_on = threading.Event(), threading.Event()
 
     def pause() -> tuple[int, Any]:
@@ -77,9 +72,7 @@ def test_what_is_submitted_while_weights_change_is_sampled_with_the_new_ones(
     assert engine.poll(60)[0].policy_version.tolist() == [3] * 4
 
 
-def test_an_update_that_changes_nothing_stops_the_run(
-    policy: PreTrainedModel, server: ProtocolServer, engine: Engine
-) -> None:
+def test_an_update_that_changes_nothing_stops_the_run(policy, server, engine):
     engine.sync(policy.named_parameters(), 1)
     server.loads = False
     engine.sync(policy.named_parameters(), 2)  # nothing had to change
@@ -92,9 +85,7 @@ def test_an_update_that_changes_nothing_stops_the_run(
     assert engine.poll(0.2) == [] and not server.asked, "nothing is sampled with stale weights"
 
 
-def test_each_replica_of_a_server_proves_its_weights_and_is_probed(
-    policy: PreTrainedModel, server: ProtocolServer, make: Made
-) -> None:
+def test_each_replica_of_a_server_proves_its_weights_and_is_probed(policy, server, make):
     server.replicas = 3
     engine = make(server)
     assert server.asked_replicas == ["0", "1", "2"]
@@ -106,17 +97,13 @@ def test_each_replica_of_a_server_proves_its_weights_and_is_probed(
         engine.sync(policy.named_parameters(), 1)
 
 
-def test_a_replica_that_does_not_say_which_weights_it_has_stops_the_run(
-    policy: PreTrainedModel, server: ProtocolServer, engine: Engine
-) -> None:
+def test_a_replica_that_does_not_say_which_weights_it_has_stops_the_run(policy, server, engine):
     engine._hosts[0].replicas = 2  # and the server has one
     with pytest.raises(EngineFailed, match=r"not all of its 2 replicas say which weights they have \(.*/1-0\.json\)"):
         engine.sync(policy.named_parameters(), 1)
 
 
-def test_a_request_that_reaches_a_paused_server_which_refuses_it_goes_on_after_the_update(
-    policy: PreTrainedModel, server: ProtocolServer, engine: Engine
-) -> None:
+def test_a_request_that_reaches_a_paused_server_which_refuses_it_goes_on_after_the_update(policy, server, engine):
     """As vLLM does from 0.33; earlier ones hold it up and cut it off."""
     arrived = threading.Event()
 
@@ -142,9 +129,7 @@ def test_a_request_that_reaches_a_paused_server_which_refuses_it_goes_on_after_t
         ("model.norm.weight", "norm"),
     ],
 )
-def test_an_update_that_leaves_out_a_layer_stops_the_run_and_names_it(
-    name: str, group: str, policy: PreTrainedModel, server: ProtocolServer, engine: Engine
-) -> None:
+def test_an_update_that_leaves_out_a_layer_stops_the_run_and_names_it(name, group, policy, server, engine):
     server.corrupted = name
     change(policy, by=1e-5)  # far below what a probe sees
     with pytest.raises(EngineFailed, match=rf"not the trainer's in {group}: they are stale, loaded in part"):
@@ -152,7 +137,7 @@ def test_an_update_that_leaves_out_a_layer_stops_the_run_and_names_it(
 
 
 @pytest.mark.parametrize("separate", [False, True])
-def test_tied_embeddings_hold_whether_or_not_the_server_keeps_two_copies(tmp_path: Path, separate: bool) -> None:
+def test_tied_embeddings_hold_whether_or_not_the_server_keeps_two_copies(tmp_path, separate):
     policy = copy.deepcopy(model("qwen2", len(tokenizer())))
     assert policy.lm_head.weight is policy.model.embed_tokens.weight
     with ProtocolServer(policy) as server:
@@ -170,18 +155,14 @@ def test_tied_embeddings_hold_whether_or_not_the_server_keeps_two_copies(tmp_pat
         engine.close()
 
 
-def test_a_server_with_the_weights_that_computes_something_else_stops_the_run(
-    policy: PreTrainedModel, server: ProtocolServer, engine: Engine
-) -> None:
+def test_a_server_with_the_weights_that_computes_something_else_stops_the_run(policy, server, engine):
     server.temperature = 1.0
     with pytest.raises(EngineFailed, match=r"log-probabilities of a probe differ .*though it holds the weights"):
         engine.sync(policy.named_parameters(), 1)
 
 
 @pytest.mark.seconds
-def test_in_bfloat16_the_probe_only_warns_until_its_own_gaps_show_what_rounding_is(
-    policy: PreTrainedModel, make: Made, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_in_bfloat16_the_probe_only_warns_until_its_own_gaps_show_what_rounding_is(policy, make, caplog):
     with ProtocolServer(copy.deepcopy(policy).to(torch.bfloat16), dtype="bfloat16") as server:
         engine = make(server, compute_dtype="bfloat16")
         server.temperature = 0.3  # a gap far above what rounding explains for this model
@@ -193,7 +174,7 @@ def test_in_bfloat16_the_probe_only_warns_until_its_own_gaps_show_what_rounding_
             engine.sync(policy.named_parameters(), 4)
 
 
-def test_the_probe_stops_at_once_where_no_number_comes_or_nothing_else_proves_the_weights() -> None:
+def test_the_probe_stops_at_once_where_no_number_comes_or_nothing_else_proves_the_weights():
     allowed, above = Gap(0.01, 0.1), Gap(0.02, 0.1)
     assert ProbeLimit("bfloat16", proven=True).judge(above, allowed) == "warns"
     assert ProbeLimit("bfloat16", proven=True).judge(Gap(float("nan"), float("nan")), allowed) == "stops"
@@ -201,9 +182,7 @@ def test_the_probe_stops_at_once_where_no_number_comes_or_nothing_else_proves_th
     assert ProbeLimit("float32", proven=True).judge(above, allowed) == "stops"
 
 
-def test_weights_that_find_no_room_stop_the_run_with_the_setting(
-    policy: PreTrainedModel, engine: Engine, tmp_path: Path
-) -> None:
+def test_weights_that_find_no_room_stop_the_run_with_the_setting(policy, engine, tmp_path):
     tmp_path.rename(tmp_path.with_name("gone"))
     with pytest.raises(EngineFailed, match=r"rollout\.engine_options\.weights_folder: .*No such file"):
         engine.sync(policy.named_parameters(), 1)
@@ -223,23 +202,19 @@ def full(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(folder)], check=True)
 
 
-def test_a_folder_in_memory_that_is_too_small_is_refused_before_anything_is_started(
-    server: ProtocolServer, make: Made, full: Path
-) -> None:
+def test_a_folder_in_memory_that_is_too_small_is_refused_before_anything_is_started(server, make, full):
     with pytest.raises(ConfigError, match=rf"{full} has 0\.1 MiB free, and the weights take [0-9.]+ MiB there; set"):
         make(server, weights_folder=str(full))
 
 
-def test_a_folder_in_memory_that_is_full_stops_the_run_with_what_is_needed_and_free(
-    policy: PreTrainedModel, engine: Engine, full: Path
-) -> None:
+def test_a_folder_in_memory_that_is_full_stops_the_run_with_what_is_needed_and_free(policy, engine, full):
     engine._update.folder = full  # filled by others since the start
     with pytest.raises(EngineFailed, match=r"No space left on device.*has 0\.. MiB free, and the weights take .* MiB"):
         engine.sync(policy.named_parameters(), 1)
     assert not [*full.iterdir()], "what was written of them is removed"
 
 
-def test_the_remedy_for_shared_memory_is_the_option_of_containers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_remedy_for_shared_memory_is_the_option_of_containers(monkeypatch):
     monkeypatch.setattr(room.shutil, "disk_usage", lambda folder: SimpleNamespace(free=64 << 20))
     with pytest.raises(ConfigError) as raised:
         room.check_room(Path("/dev/shm"), 160 << 20)
@@ -250,9 +225,7 @@ def test_the_remedy_for_shared_memory_is_the_option_of_containers(monkeypatch: p
     )
 
 
-def test_servers_sleep_while_the_model_trains_and_wake_for_its_weights(
-    policy: PreTrainedModel, server: ProtocolServer, tmp_path: Path
-) -> None:
+def test_servers_sleep_while_the_model_trains_and_wake_for_its_weights(policy, server, tmp_path):
     setup = EngineSetup(policy, tokenizer(), ModelConfig(), 4)
     connection = VLLMConnection(server.url, patience=1.0, timeout=60.0)
     update = FileUpdate([connection], setup, own=True, folder=tmp_path)
@@ -269,7 +242,7 @@ def test_servers_sleep_while_the_model_trains_and_wake_for_its_weights(
     engine.close()
 
 
-def test_nothing_is_left_of_weights_on_their_way(policy: PreTrainedModel, engine: Engine, tmp_path: Path) -> None:
+def test_nothing_is_left_of_weights_on_their_way(policy, engine, tmp_path):
     engine.sync(policy.named_parameters(), 1)
     assert not [*tmp_path.iterdir()]
 
@@ -278,9 +251,7 @@ def test_nothing_is_left_of_weights_on_their_way(policy: PreTrainedModel, engine
 
 
 @given(st.integers(0, 2**32), st.sampled_from([torch.float32, torch.bfloat16, torch.float64]), st.integers(0, 59))
-def test_a_fingerprint_holds_for_joined_transposed_and_padded_weights_and_for_no_other(
-    seed: int, dtype: torch.dtype, place: int
-) -> None:
+def test_a_fingerprint_holds_for_joined_transposed_and_padded_weights_and_for_no_other(seed, dtype, place):
     weights = torch.randn(60, generator=torch.Generator().manual_seed(seed)).to(dtype)
     whole = fingerprint(weights)
     assert fingerprint(weights.view(6, 10).T) == fingerprint(torch.cat([weights, torch.zeros(7, dtype=dtype)])) == whole
@@ -291,7 +262,7 @@ def test_a_fingerprint_holds_for_joined_transposed_and_padded_weights_and_for_no
     assert fingerprint(other) != whole
 
 
-def test_parameters_belong_to_the_same_group_whatever_a_server_joins() -> None:
+def test_parameters_belong_to_the_same_group_whatever_a_server_joins():
     names = {
         "model.layers.3.self_attn.q_proj.weight": "layers.3",
         "model.layers.3.self_attn.qkv_proj.weight": "layers.3",

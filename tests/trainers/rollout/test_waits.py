@@ -33,7 +33,7 @@ SECONDS = st.floats(0.0, 3.0)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["engine", "env", "codec", "pause"]), SECONDS, st.floats(0, 1)), max_size=20))
-def test_every_second_between_start_and_book_is_in_one_part(schedule: list[tuple[str, float, float]]) -> None:
+def test_every_second_between_start_and_book_is_in_one_part(schedule):
     clock, timing, share = Clock(), Timing(), [1.0]
     watch = Stopwatch(timing, lambda: share[0], clock)
     expected: Counter[str] = Counter()
@@ -62,9 +62,7 @@ EPISODES = st.lists(
 
 @settings(deadline=None, max_examples=40)
 @given(EPISODES, st.integers(1, 5), st.integers(1, 3))
-def test_the_causes_of_a_scripted_rollout_are_those_that_passed_and_sum_to_its_wall_time(
-    episodes: list[list[tuple[float, float]]], slots: int, group: int
-) -> None:
+def test_the_causes_of_a_scripted_rollout_are_those_that_passed_and_sum_to_its_wall_time(episodes, slots, group):
     clock = Clock()
 
     def step(task: str, attempt: int, taken: int) -> tuple[float, str]:
@@ -91,7 +89,7 @@ def test_the_causes_of_a_scripted_rollout_are_those_that_passed_and_sum_to_its_w
     assert (timing.repeated, timing.dropped_tokens) == (0, 0)
 
 
-def test_an_engine_that_works_by_itself_is_busy_while_this_process_steps_environments() -> None:
+def test_an_engine_that_works_by_itself_is_busy_while_this_process_steps_environments():
     clock = Clock()
     ends = {"0": 1, "1": 4, "2": 1}
     vector = VirtualVector(2, clock, lambda task, attempt, taken: (0.0, "ends" if taken == ends[task] else "goes on"))
@@ -124,8 +122,8 @@ FAULTS = st.dictionaries(
 @settings(deadline=None, max_examples=60)
 @given(st.integers(1, 8), st.integers(1, 4), st.integers(1, 3), FAULTS)
 def test_whatever_fails_every_episode_ends_once_every_group_comes_once_and_every_token_is_counted(
-    count: int, slots: int, group: int, faults: dict[tuple[int, int, int], str]
-) -> None:
+    count, slots, group, faults
+):
     clock, steps = Clock(), 4
 
     def step(task: str, attempt: int, taken: int) -> tuple[float, str]:
@@ -173,9 +171,7 @@ def _first(faults: dict[tuple[int, int, int], str], number: int, attempt: int) -
 
 
 @pytest.mark.parametrize("again", [True, False])
-def test_an_engine_that_never_answers_one_request_costs_that_episode_alone(
-    again: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_engine_that_never_answers_one_request_costs_that_episode_alone(again, caplog):
     told, mute = list[Wait](), (1, 2) if again else (1,)
     clock, vector, engine, manager = virtual(
         3,
@@ -198,7 +194,7 @@ def test_an_engine_that_never_answers_one_request_costs_that_episode_alone(
     assert named and {wait.what for wait in named} >= {"episode 1 (task b), step 2: the scripted engine"}
 
 
-def test_a_request_that_the_engine_has_lost_is_noticed_at_once() -> None:
+def test_a_request_that_the_engine_has_lost_is_noticed_at_once():
     clock = Clock()
     vector = VirtualVector(1, clock, lambda task, attempt, taken: (1.0, "ends" if taken == 1 else "goes on"))
 
@@ -212,7 +208,7 @@ def test_a_request_that_the_engine_has_lost_is_noticed_at_once() -> None:
     assert episode.error is None and manager.timing.repeated == 1 and clock.now < 5
 
 
-def test_a_late_answer_is_never_taken_for_that_of_the_next_episode_in_the_slot() -> None:
+def test_a_late_answer_is_never_taken_for_that_of_the_next_episode_in_the_slot():
     _, _, engine, manager = virtual(
         1,
         lambda task, attempt, taken: (1.0, "ends" if taken == 2 else "goes on"),
@@ -225,13 +221,13 @@ def test_a_late_answer_is_never_taken_for_that_of_the_next_episode_in_the_slot()
 
 
 @pytest.mark.parametrize("attempts", [1, 2, 3])
-def test_an_episode_is_started_as_often_as_the_setting_says(attempts: int) -> None:
+def test_an_episode_is_started_as_often_as_the_setting_says(attempts):
     _, vector, _, manager = virtual(2, lambda task, *_: (1.0, "hangs" if task == "a" else "ends"), attempts=attempts)
     manager.run([EpisodePlan(0, 0, 0, "a"), EpisodePlan(1, 1, 0, "b")], SAMPLING, 0)
     assert vector.started == {"a": attempts, "b": 1} and manager.timing.repeated == attempts - 1
 
 
-def test_a_machine_that_kills_every_process_ends_the_rollout() -> None:
+def test_a_machine_that_kills_every_process_ends_the_rollout():
     _, vector, _, manager = virtual(2, lambda *_: (1.0, "collateral"))
     episodes = manager.run([EpisodePlan(i, 0, 0, "ab"[i]) for i in range(2)], SAMPLING, 0)
     assert all(episode.error is not None for episode in episodes) and max(vector.started.values()) <= 8
@@ -260,7 +256,7 @@ def _rough_manager(vector: Vector, lines: Callable[[int, int], str]) -> tuple[Ro
 
 
 @pytest.mark.seconds
-def test_a_hung_environment_is_named_and_takes_the_episodes_of_its_worker_along_without_harm() -> None:
+def test_a_hung_environment_is_named_and_takes_the_episodes_of_its_worker_along_without_harm():
     told: list[str] = []
     with make_vector([EnvFactory(ROUGH)], 3, 1, deadline=3.0) as vector:
         manager, asked = _rough_manager(vector, lambda episode, number: "sleep 60" if episode == 1 else "end")
@@ -273,7 +269,7 @@ def test_a_hung_environment_is_named_and_takes_the_episodes_of_its_worker_along_
 
 
 @given(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=5), draws=st.randoms(use_true_random=False))
-def test_a_group_is_whole_with_its_last_episode_and_in_the_order_of_its_plans(sizes: list[int], draws: object) -> None:
+def test_a_group_is_whole_with_its_last_episode_and_in_the_order_of_its_plans(sizes, draws):
     plans = [EpisodePlan(10 * group + n, group, 0, "task") for group, size in enumerate(sizes) for n in range(size)]
     draws.shuffle(plans)  # type: ignore[attr-defined]
     ledger = Ledger(attempts=2)
@@ -290,7 +286,7 @@ def test_a_group_is_whole_with_its_last_episode_and_in_the_order_of_its_plans(si
         assert [e.episode_id for e in group] == [plan.episode_id for plan in plans if plan.group_id == number]
 
 
-def test_an_episode_is_started_as_often_as_it_may_fail_and_survives_the_losses_of_others() -> None:
+def test_an_episode_is_started_as_often_as_it_may_fail_and_survives_the_losses_of_others():
     ledger, plan = Ledger(attempts=3), EpisodePlan(0, 0, 0, "task")
     ledger.add([plan])
     assert [ledger.enter_failure(0, collateral=True) for _ in range(7)] == [True] * 7

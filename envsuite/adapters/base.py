@@ -295,9 +295,9 @@ class ConfinedEnv(AdaptedEnv):
         self._played, self._calls = task_id, list[dict[str, Any]]()
         return goal, Outcome(text)
 
-    def goal(self, task_id: str) -> str:
+    def _goal(self, task_id: str) -> str:
         """Returns the instruction of a task, whose episode is begun and ended."""
-        text = super().goal(task_id)
+        text = super()._goal(task_id)
         self._end()
         return text
 

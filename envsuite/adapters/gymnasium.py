@@ -75,13 +75,13 @@ class GymnasiumText(AdaptedEnv):
         if (file := vars(sys.modules[module]).get("__file__")) and not module.startswith("gymnasium."):
             self._version = sha256(Path(file).read_bytes()).hexdigest()[:12]
         description = (inspect.getdoc(self._env.unwrapped) or self.name).partition("\n\n")[0]
-        self._goal = self.options.goal or " ".join(description.split())
+        self._shared_goal = self.options.goal or " ".join(description.split())
         return (Tool("act", "Takes an action.", schema),)
 
     def _open(self, seed: int) -> tuple[str, str]:
         observation, _ = self._env.reset(seed=seed)
         self._total = 0.0
-        return self._goal, self._render_text(observation)
+        return self._shared_goal, self._render_text(observation)
 
     def expert_call(self) -> ToolCall:
         """Returns the call of the action that the method ``expert`` of the environment's class returns."""

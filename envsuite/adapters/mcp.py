@@ -132,9 +132,7 @@ class Mcp(AdaptedEnv):
         lines = [line for line in self._errors.read().splitlines() if line.strip()]
         return f"; its stderr ends with {lines[-1][-300:]!r}" if lines else ""
 
-    def goal(self, task_id: str) -> str:
-        """Returns the text of a task."""
-        self._describe(task_id)
+    def _goal(self, task_id: str) -> str:
         return str(self._tasks[task_id]["goal"])
 
     def _begin(self, task_id: str) -> tuple[str, Outcome]:

@@ -75,24 +75,11 @@ class ALFWorld(ToolEnv):
             raise UnknownTask(f"{self.tasks.env_id} does not play task {task_id!r}: {why}")
         return super()._describe(task_id)
 
-    def goal(self, task_id: str) -> str:
-        """Returns the sentence that states a task.
-
-        Raises:
-            UnknownTask: The task does not exist.
-            DataError: The game is not the one that was listed, or does not state its task.
-        """
-        self._describe(task_id)
+    def _goal(self, task_id: str) -> str:
         return task_statement(self.games.path(task_id))
 
-    def identity(self, task_id: str) -> dict[str, Any]:
-        """Returns game file, family, trial, and the SHA-256 of both files.
-
-        Raises:
-            UnknownTask: The task does not exist.
-            DataError: The game is not the one that was listed.
-        """
-        self._describe(task_id)
+    def _identity(self, task_id: str) -> dict[str, Any]:
+        """Returns game file, family, trial, and the SHA-256 of both files."""
         return identity_of(self.games, task_id)
 
     def _begin(self, task_id: str) -> tuple[str, Outcome]:

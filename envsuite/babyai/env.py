@@ -69,22 +69,11 @@ class BabyAI(ToolEnv):
         """
         return require_episode(self._world, ENV_ID)
 
-    def goal(self, task_id: str) -> str:
-        """Returns the instruction of a task.
-
-        Raises:
-            UnknownTask: The task does not exist.
-        """
-        self._describe(task_id)
+    def _goal(self, task_id: str) -> str:
         return text.task(BabyAIWorld(*parse_task_id(task_id)).mission)
 
-    def identity(self, task_id: str) -> dict[str, Any]:
-        """Returns level and seed, which determine the world in minigrid, and a SHA-256 of mission and world in words.
-
-        Raises:
-            UnknownTask: The task does not exist.
-        """
-        self._describe(task_id)
+    def _identity(self, task_id: str) -> dict[str, Any]:
+        """Returns level and seed, which determine minigrid's world, and a SHA-256 of mission and world in words."""
         level, seed = parse_task_id(task_id)
         world = BabyAIWorld(level, seed)
         description = f"{world.mission}\n{text.full(world)}".encode()

@@ -77,22 +77,11 @@ class BFCL(ToolEnv):
         """
         return require_episode(self._dialogue, ENV_ID)
 
-    def goal(self, task_id: str) -> str:
-        """Returns the instruction, which is the same for all tasks.
-
-        Raises:
-            UnknownTask: The task does not exist.
-        """
-        self._describe(task_id)
+    def _goal(self, task_id: str) -> str:
         return TASK
 
-    def identity(self, task_id: str) -> dict[str, Any]:
-        """Returns the benchmark's id, the scenario's number, and SHA-256 of what the user says and of the answers.
-
-        Raises:
-            UnknownTask: The task does not exist.
-        """
-        self._describe(task_id)
+    def _identity(self, task_id: str) -> dict[str, Any]:
+        """Returns the benchmark's id, the scenario's number, and SHA-256 of what the user says and of the answers."""
         conversation = conversations()[task_id]
         texts = {"requests": repr(conversation.requests), "answers": repr([*filter(None, conversation.answers)])}
         digests = {f"{name}_sha256": hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}

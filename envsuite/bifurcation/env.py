@@ -88,22 +88,11 @@ class Bifurcation(ToolEnv):
         super().__init__(task_set(self.kind, options.source).select(options.tasks), options.split, options.render_mode)
         self._history = b""
 
-    def goal(self, task_id: str) -> str:
-        """Returns the instruction, which is the same for all tasks.
-
-        Raises:
-            UnknownTask: The task does not exist.
-        """
-        self._describe(task_id)
+    def _goal(self, task_id: str) -> str:
         return self._task()
 
-    def identity(self, task_id: str) -> dict[str, Any]:
-        """Returns the kinds of the walk's places; forks are those below the option ``forks``.
-
-        Raises:
-            UnknownTask: The task does not exist.
-        """
-        self._describe(task_id)
+    def _identity(self, task_id: str) -> dict[str, Any]:
+        """Returns the kinds of the walk's places; forks are those below the option ``forks``."""
         return {"places": [*Walk(self.kind, task_id).places]}
 
     @property

@@ -240,13 +240,16 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
     def goal(self, task_id: str) -> str:
         """Returns the instruction of a task, without starting an episode.
 
-        By default by starting its world, which is possible between episodes only; environments override it.
-
         Raises:
             UnknownTask: The task does not exist.
-            UsageError: An episode is running.
+            UsageError: An episode is running, and the environment has to start the task to read it.
+            DataError: Its data is damaged.
         """
         self._describe(task_id)
+        return self._goal(task_id)
+
+    def _goal(self, task_id: str) -> str:
+        """Returns the instruction of a task; by default by starting its world, so environments override it."""
         if not self._done:
             raise UsageError(f"{type(self).__name__}.goal called in an episode; call it before reset")
         return self._begin(task_id)[0]
@@ -255,12 +258,17 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
         """Returns what identifies a task in the original benchmark, as plain JSON.
 
         File and SHA-256, or goal index, and the like: the same for the same task on every machine, and nothing of the
-        machine. Empty by default: the id alone identifies the task.
+        machine. Empty where the id alone identifies the task.
 
         Raises:
             UnknownTask: The task does not exist.
+            DataError: Its data is damaged.
         """
         self._describe(task_id)
+        return self._identity(task_id)
+
+    def _identity(self, task_id: str) -> dict[str, Any]:
+        """Returns what identifies a task; environments of a benchmark override it."""
         return {}
 
     def identify_tasks(self, task_ids: Sequence[str]) -> list[TaskIdentity]:

@@ -253,9 +253,7 @@ class FunctionEnv(ToolEnv):
         super().__init__(self.task_set.select(options.tasks), options.split, options.render_mode)
         self._world: Any = None
 
-    def goal(self, task_id: str) -> str:
-        """Returns the instruction of a task."""
-        self._describe(task_id)
+    def _goal(self, task_id: str) -> str:
         with boundary(self._where(task_id)):
             return self.functions.goal_of(task_id)
 

@@ -137,25 +137,15 @@ class PythonMathEnv(ToolEnv):
         self._session = None
         self._to_run = self._ran.copy()
 
-    def goal(self, task_id: str) -> str:
-        """Returns the problem of a task.
-
-        Raises:
-            UnknownTask: The task does not exist.
-        """
-        self._describe(task_id)
+    def _goal(self, task_id: str) -> str:
         return self.problems.problem(task_id).text
 
-    def identity(self, task_id: str) -> dict[str, Any]:
+    def _identity(self, task_id: str) -> dict[str, Any]:
         """Returns the file and the line of a problem, and a SHA-256 of problem and answer.
 
         The SHA-256 is that of the problem's text, a line feed, and the answer. A generated problem has the arguments of
         the generator and a number in place of file and line.
-
-        Raises:
-            UnknownTask: The task does not exist.
         """
-        self._describe(task_id)
         problem = self.problems.problem(task_id)
         payload = f"{problem.text}\n{problem.answer}".encode("utf-8", "replace")
         return {**self.problems.place(task_id), "sha256": hashlib.sha256(payload).hexdigest()}

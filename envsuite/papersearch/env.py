@@ -123,25 +123,15 @@ class PaperSearchEnv(ToolEnv):
         """
         return require_episode(self._session, ENV_ID)
 
-    def goal(self, task_id: str) -> str:
-        """Returns the instruction of a task.
-
-        Raises:
-            UnknownTask: The task does not exist.
-        """
-        self._describe(task_id)
+    def _goal(self, task_id: str) -> str:
         task = self.collection.task(task_id)
         return prompts.task(task["text"], task["date"])
 
-    def identity(self, task_id: str) -> dict[str, Any]:
+    def _identity(self, task_id: str) -> dict[str, Any]:
         """Returns the corpus, and query, date and a SHA-256 of the gold papers of a task.
 
         The SHA-256 is that of the papers' ids, sorted and joined by line feeds.
-
-        Raises:
-            UnknownTask: The task does not exist.
         """
-        self._describe(task_id)
         task = self.collection.task(task_id)
         gold = hashlib.sha256("\n".join(sorted(task["gold"])).encode()).hexdigest()
         corpus = self.collection.corpus.digest

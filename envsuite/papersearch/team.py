@@ -129,13 +129,9 @@ class PaperSearchTeam(PaperSearchEnv):
         """The agent whose turn it is."""
         return SELECTOR if self.team.candidates else SEARCHER
 
-    def goal(self, task_id: str) -> str:
-        """Returns the instruction of a task, for both agents.
-
-        Raises:
-            UnknownTask: The task does not exist.
-        """
-        return f"{super().goal(task_id)}\n\n{prompts.TEAM}"
+    def _goal(self, task_id: str) -> str:
+        """Returns the instruction of a task, for both agents."""
+        return f"{super()._goal(task_id)}\n\n{prompts.TEAM}"
 
     def _begin(self, task_id: str) -> tuple[str, Outcome]:
         session = TeamSession(self.library, self.selector, self.rules, self.collection.question(task_id))

@@ -108,22 +108,11 @@ class SearchQAEnv(ToolEnv):
         """
         return require_episode(self._session, ENV_ID)
 
-    def goal(self, task_id: str) -> str:
-        """Returns the instruction of a task.
-
-        Raises:
-            UnknownTask: The task does not exist.
-        """
-        self._describe(task_id)
+    def _goal(self, task_id: str) -> str:
         return prompts.task(self.collection.task(task_id)["text"], self.collection.may_have_none)
 
-    def identity(self, task_id: str) -> dict[str, Any]:
-        """Returns the data set, the question's id in it, the corpus, and a SHA-256 of question and answers.
-
-        Raises:
-            UnknownTask: The task does not exist.
-        """
-        self._describe(task_id)
+    def _identity(self, task_id: str) -> dict[str, Any]:
+        """Returns the data set, the question's id in it, the corpus, and a SHA-256 of question and answers."""
         task = self.collection.task(task_id)
         text = "\n".join((task["text"], *task["answers"], *task["support"]))
         return {

@@ -99,27 +99,18 @@ class SokobanEnv(ToolEnv):
         """
         return require_episode(self._world, "Sokoban-v0")
 
-    def goal(self, task_id: str) -> str:
+    def _goal(self, task_id: str) -> str:
         """Returns the instruction of a task in the style ``symbols``, whichever the environment writes.
 
         So a panel is the same for agents that read other styles, or see images.
-
-        Raises:
-            UnknownTask: The task does not exist.
         """
-        self._describe(task_id)
         return prompts.task(self.levels.level(task_id), prompts.STYLES["symbols"])
 
-    def identity(self, task_id: str) -> dict[str, Any]:
+    def _identity(self, task_id: str) -> dict[str, Any]:
         """Returns level file and index, the board's rows joined by line feeds, and their SHA-256.
 
         A generated level has the arguments of the generator in place of the file.
-
-        Raises:
-            UnknownTask: The task does not exist.
-            DataError: The level is no longer in its file.
         """
-        self._describe(task_id)
         return self.levels.identity(task_id)
 
     def _begin(self, task_id: str) -> tuple[str, Outcome]:

@@ -73,25 +73,15 @@ class TextCraft(ToolEnv):
     def _describe(self, task_id: str) -> tuple[str, str]:
         return super()._describe(goal_of(task_id))
 
-    def goal(self, task_id: str) -> str:
-        """Returns the instruction of a task, with the recipes that it shows.
-
-        Raises:
-            UnknownTask: The task does not exist.
-        """
-        self._describe(task_id)
+    def _goal(self, task_id: str) -> str:
         return instruct(self.book, task_id, self.max_distractors)[1]
 
-    def identity(self, task_id: str) -> dict[str, Any]:
+    def _identity(self, task_id: str) -> dict[str, Any]:
         """Returns the goal item, its depth, the version of the recipes, and a SHA-256 of those that the goal needs.
 
         The SHA-256 is that of the needed recipes' texts, sorted and joined by line feeds. With the original's recipe
         files ``data_idx`` is the number of the goal in AgentGym's order; see :attr:`RecipeBook.by_depth`.
-
-        Raises:
-            UnknownTask: The task does not exist.
         """
-        self._describe(task_id)
         item = NAMESPACE + goal_of(task_id)
         texts = "\n".join(sorted(recipe.text for recipe in self.book.needed_recipes(item)))
         facts = {

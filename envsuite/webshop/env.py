@@ -118,28 +118,16 @@ class WebShop(ToolEnv):
         """
         return require_episode(self._session, "WebShop-v0")
 
-    def goal(self, task_id: str) -> str:
-        """Returns the instruction of a task.
-
-        Raises:
-            UnknownTask: The task does not exist.
-            DataError: The catalogue is damaged.
-        """
-        self._describe(task_id)
+    def _goal(self, task_id: str) -> str:
         return self.catalogue.goal(task_id).instruction
 
-    def identity(self, task_id: str) -> dict[str, Any]:
+    def _identity(self, task_id: str) -> dict[str, Any]:
         """Returns shop, target, options, attributes and price limit of a goal; of official goals also their index.
 
         ``shop`` is the version of the catalogue, since other products and nouns make other results and rewards.
         ``goal_index`` is the place of the goal in the original's list of all goals of this kind, from 0, after its
         shuffle with ``order_seed``: what ``WebAgentTextEnv.reset(session=…)`` takes.
-
-        Raises:
-            UnknownTask: The task does not exist.
-            DataError: The catalogue is damaged.
         """
-        self._describe(task_id)
         goal = self.catalogue.goal(task_id)
         facts: dict[str, Any] = {
             "shop": self.catalogue.version,

@@ -1,12 +1,7 @@
-"""The page of PaperSearch: its server, without a browser.
-
-The pool of the papers' page as CSV and BibTeX.
-"""
+"""The page of PaperSearch: its server, without a browser."""
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,17 +10,12 @@ from urllib.parse import quote
 
 import pytest
 from hundred_papers import COUNT, GOLD, HUB, LONG, MARKUP
-from hypothesis import given
-from hypothesis import strategies as st
 from playing import WAY, Tab, action, app_of, played
 
-from envsuite.core.escaping import cell
 from envsuite.papersearch.env import PaperSearchEnv
 from envsuite.papersearch.page import state as states
-from envsuite.papersearch.page.exports import as_csv, bibtex
 from envsuite.papersearch.page.visits import UNDOS, PageTasks, Visit
 from envsuite.retrieval.corpus_build import LONGEST_TEXT
-from envsuite.retrieval.documents import Document
 
 
 @pytest.fixture
@@ -159,21 +149,11 @@ def test_a_paper_of_the_pool_opens_whole_and_another_does_not(tab):
     assert len(long["snippet"]) <= states.SNIPPET
 
 
-def test_an_export_has_the_whole_pool(tab, hundred, monkeypatch):
+def test_the_page_lists_the_best_of_the_pool_and_counts_all(tab, monkeypatch):
     monkeypatch.setattr(states, "LISTED", 7)
     for calls in WAY:
         tab.step(calls)
     assert len(tab.state["papers"]) == 7 and tab.state["total"] == COUNT + 1
-    response = tab.get("/api/export/csv")
-    rows = [*csv.DictReader(io.StringIO(response.text, newline=""))]
-    assert len(rows) == COUNT + 1 and [row["rank"] for row in rows] == [str(rank) for rank in range(1, COUNT + 2)]
-    assert [row["id"] for row in rows[:7]] == [paper["id"] for paper in tab.state["papers"]]
-    assert 'filename="pool.csv"' in response.headers["Content-Disposition"]
-    session = played(hundred, *WAY).session
-    ranked = session.papers[session.rank_papers()].tolist()
-    papers = [session.library.corpus.document(number) for number in ranked]
-    assert tab.get("/api/export/bibtex").text == bibtex(papers)
-    assert tab.get("/api/export/pickle").status_code == 404
 
 
 def test_tasks_are_gone_through_in_order_and_found_by_their_words(tab):
@@ -238,40 +218,3 @@ def test_tabs_have_episodes_of_their_own_at_the_same_time(hundred):
         list(threads.map(play, tabs, range(len(tabs))))
     assert [tab.state["total"] for tab in tabs] == [1, COUNT, COUNT + 1] * 2
     assert [tab.get("/api/state").json["state"]["total"] for tab in tabs] == [1, COUNT, COUNT + 1] * 2
-
-
-PAPERS = (
-    Document(
-        "p1", "Search in trees", "Trees.", 19990101, (), {"authors": ["Ada Byron", "Émile Zola"], "venue": "TREE"}
-    ),
-    Document("p2", "Search in graphs & more", "Graphs.", 20100615, ("p1",), {"authors": ["Byron, Ada"]}),
-    Document("p3", "Search everywhere", "", 20240301, ("p1", "p2"), {"authors": ["Ada Byron"]}),
-    Document("p4", "樹の探索", "search", 0),
-)
-
-
-def test_bibtex_has_an_entry_with_a_key_of_its_own_for_each():
-    written = bibtex([*PAPERS, PAPERS[0]])
-    assert re.findall(r"@misc\{(.*),", written) == [
-        "byron1999search", "byron2010search", "byron2024search", "paper", "byron1999search-2",
-    ]  # fmt: skip
-    assert r"title = {{Search in graphs \& more}}" in written
-    assert "author = {Ada Byron and Émile Zola}" in written
-
-
-@given(st.lists(st.tuples(st.text(), st.lists(st.text())), max_size=4))
-def test_any_title_and_author_can_be_written(papers):
-    documents = [
-        Document(f"p{rank}", title, "", 20200101, (), {"authors": authors})
-        for rank, (title, authors) in enumerate(papers)
-    ]
-    written = bibtex(documents)
-    assert written.count("@misc{") >= len(documents)
-    assert re.sub(r"\\.", "", written).count("{") == re.sub(r"\\.", "", written).count("}")
-    rows = [*csv.DictReader(io.StringIO(as_csv(documents), newline=""))]
-    assert [row["title"] for row in rows] == [cell(_one_line(title)) for title, _ in papers]
-    assert [row["rank"] for row in rows] == [str(rank) for rank in range(1, len(papers) + 1)]
-
-
-def _one_line(text: str) -> str:
-    return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())

@@ -41,7 +41,7 @@ def tab(hundred: Path) -> Tab:
 
 @pytest.mark.parametrize("headers", [{}, {"X-Visit": ""}, {"X-Visit": "guess"}])
 def test_without_its_key_no_episode_is_shown(tab, headers):
-    for path in ("/api/state", "/api/hint", "/api/paper?id=p1", "/api/export/csv"):
+    for path in ("/api/state", "/api/hint", "/api/paper?id=p1"):
         assert tab.client.get(path, headers=headers).status_code == 410
 
 
@@ -84,7 +84,7 @@ def test_wrong_types_sizes_addresses_and_methods_are_refused(tab):
         == 400
     )
     assert post(b" " * (LARGEST_BODY + 1), "application/json").status_code == 413
-    for path in ("/nowhere", "/vendor/", "/static/page.js", "/..%2fapp.py", "/api/", "/api/export/"):
+    for path in ("/nowhere", "/vendor/", "/static/page.js", "/..%2fapp.py", "/api/"):
         response = tab.client.get(path)
         assert response.status_code == 404 and response.json["error"]
     assert tab.client.get("/api/step").status_code == 405
@@ -131,7 +131,7 @@ def client(hundred: Path) -> FlaskClient:
     return app_of(hundred).test_client()
 
 
-GETS = ["state", "hint", "tasks", "tasks?words=%ff", "paper?id=%00", "export/csv", "export/"]
+GETS = ["state", "hint", "tasks", "tasks?words=%ff", "paper?id=%00"]
 NAMES = st.sampled_from(["change", "calls", "tool", "argument", "show", "to", "task", ""])
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(["search", "next", HUB])
 JSON = st.recursive(PLAIN, lambda some: st.lists(some, max_size=4) | st.dictionaries(NAMES, some, max_size=4))

@@ -11,7 +11,6 @@ from hundred_papers import COUNT, HUB, LONG, MARKUP
 from playing import WAY, played
 from served_pages import axe, chrome, opened
 
-from envsuite.papersearch.page.exports import as_csv
 from envsuite.retrieval.corpus_build import LONGEST_TEXT
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium: pip install selenium")
@@ -395,17 +394,3 @@ def test_the_graph_is_enlarged_around_the_selected_paper_moved_by_dragging_and_f
     assert (x, y) == (pytest.approx(40, abs=3), pytest.approx(30, abs=3))
     typist.run("document.querySelector('[data-zoom=\"0\"]').click()")
     assert typist.run(place)[2] == pytest.approx(width, rel=0.02) and typist.run(INSIDE) >= -2
-
-
-def test_the_pool_is_downloaded_as_the_command_writes_it(driver, address, hundred, tmp_path):
-    typist = Typist(driver, address)
-    typist.hundred()
-    driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
-    typist.run("document.querySelector('[data-export=csv]').focus()")
-    typist.keys(Keys.ENTER)
-    WebDriverWait(driver, 60).until(lambda _: (tmp_path / "pool.csv").exists())
-    session = played(hundred, *WAY[:2]).session
-    ranked = session.papers[session.rank_papers()].tolist()
-    papers = [session.library.corpus.document(number) for number in ranked]
-    assert (tmp_path / "pool.csv").read_bytes().decode() == as_csv(papers)
-    assert typist.text("#said") == "100 papers written to pool.csv."

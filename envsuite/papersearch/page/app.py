@@ -18,8 +18,7 @@ from envsuite.core.errors import EnvsuiteError, UnknownTask, UsageError, require
 from envsuite.core.schemas import object_schema
 from envsuite.core.tools import Tool, ToolCall
 from envsuite.papersearch.env import PaperSearchEnv
-from envsuite.papersearch.page.exports import as_csv, bibtex
-from envsuite.papersearch.page.state import paper_details, pool_documents, state
+from envsuite.papersearch.page.state import paper_details, state
 from envsuite.papersearch.page.visits import PageTasks, Visit
 from envsuite.remote.pages.visitors import Visitors
 
@@ -46,7 +45,6 @@ FILES = {
     "/elements.js": ("elements.js", "text/javascript"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
-EXPORTS = {"bibtex": (bibtex, "application/x-bibtex", "bib"), "csv": (as_csv, "text/csv", "csv")}
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'none'; "
     "base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
@@ -172,18 +170,6 @@ def create_app(env: PaperSearchEnv, tasks: PageTasks, hosts: Collection[str] | N
         with lock:
             details = paper_details(visit.enter().session, request.args.get("id", ""))
         return _refusal(404, "This paper is not in the pool.") if details is None else _json(details)
-
-    @app.get("/api/export/<kind>")
-    def export(kind: str) -> Response:
-        if kind not in EXPORTS:
-            abort(404)
-        visit = current_visit()
-        write, media, suffix = EXPORTS[kind]
-        with lock:
-            text = write(pool_documents(visit.enter().session))
-        response = Response(text.encode("utf-8", "replace"), content_type=f"{media}; charset=utf-8")
-        response.headers["Content-Disposition"] = f'attachment; filename="pool.{suffix}"'
-        return response
 
     @app.errorhandler(HTTPException)
     def answer_http_error(error: HTTPException) -> Response:

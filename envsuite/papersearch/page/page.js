@@ -308,14 +308,6 @@ function agreed() {
   return new Promise((resolve) => dialog.addEventListener("close", () => resolve(dialog.returnValue === "leave"), { once: true }));
 }
 
-const save = (kind) => doing(async () => {
-  const file = await (await ask(visit, `/api/export/${kind}`)).blob();
-  const address = URL.createObjectURL(file);
-  element("a", { href: address, download: kind === "csv" ? "pool.csv" : "pool.bib" }).click();
-  URL.revokeObjectURL(address);
-  say(`${counted(state.total, "paper")} written to ${kind === "csv" ? "pool.csv" : "pool.bib"}.`);
-});
-
 async function load(id) {
   let whole = null;
   await saying(async () => {
@@ -401,7 +393,6 @@ byId("task-words").addEventListener("input", () => saying(listTasks));
 byId("single").checked = localStorage.getItem(SINGLE) !== "no";
 byId("single").addEventListener("change", () => localStorage.setItem(SINGLE, byId("single").checked ? "yes" : "no"));
 for (const button of document.querySelectorAll("[data-to]")) button.addEventListener("click", () => move({ to: button.dataset.to }));
-for (const button of document.querySelectorAll("[data-export]")) button.addEventListener("click", () => save(button.dataset.export));
 for (const button of document.querySelectorAll("[data-zoom]")) button.addEventListener("click", () => graph.zoom(Number(button.dataset.zoom)));
 
 doing(async () => {

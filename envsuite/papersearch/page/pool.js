@@ -50,9 +50,8 @@ export function draw(state, calls, another) {
     degrees[other][1] += 1;
   }
   planned = planOf(calls);
-  const more = state.total > papers.length ? `; the ${papers.length.toLocaleString("en")} best are listed, an export has all` : "";
+  const more = state.total > papers.length ? `; the ${papers.length.toLocaleString("en")} best are listed` : "";
   byId("pool-name").textContent = state.total ? `Pool: ${counted(state.total, "paper")}, best first${more}` : "Pool";
-  for (const button of document.querySelectorAll("[data-export]")) button.disabled = !state.total;
   fill();
 }
 

@@ -6,13 +6,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from envsuite.papersearch import prompts
-from envsuite.papersearch.page.exports import authors_of
 from envsuite.papersearch.page.visits import Visit
 from envsuite.papersearch.world import LONGEST_TITLE, LiteratureSearch, PaperLibrary
 from envsuite.retrieval.documents import Document
 
 LISTED = 1_000
-"""Papers of the pool that the page has, of the best; an export has all."""
+"""Papers of the pool that the page lists, the best ones."""
 SNIPPET = 280
 """Characters of an abstract in the list."""
 
@@ -58,11 +57,6 @@ def best(session: LiteratureSearch) -> list[int]:
     """Returns the papers of the pool, best first."""
     numbers: list[int] = session.papers[session.rank_papers()].tolist()
     return numbers
-
-
-def pool_documents(session: LiteratureSearch) -> list[Document]:
-    """Returns the documents of the pool, best first."""
-    return [session.library.corpus.document(number) for number in best(session)]
 
 
 def paper_details(session: LiteratureSearch, key: str) -> dict[str, Any] | None:
@@ -117,3 +111,9 @@ def _figures(visit: Visit, session: LiteratureSearch) -> dict[str, Any]:
         "gold": len(session.question.gold) if visit.over else None,
         "found": len(session.question.gold & session.pool) if visit.over else None,
     }
+
+
+def authors_of(paper: Document) -> list[str]:
+    """Returns the names of a paper's authors."""
+    authors = paper.facts.get("authors", [])
+    return [str(name) for name in authors] if isinstance(authors, list | tuple) else [str(authors)]

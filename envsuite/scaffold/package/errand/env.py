@@ -26,16 +26,14 @@ class Errand(ToolEnv):
         options = self.takes.of(given)
         super().__init__(TASKS, options.split, options.render_mode)
 
-    def goal(self, task_id: str) -> str:
-        """Returns the instruction of a task, whether or not an episode runs."""
-        self._describe(task_id)
+    def _goal(self, task_id: str) -> str:
         parcel, start, end = task_id.split("-")
         return f"Bring the {parcel} from the {start} to the {end}."
 
     def _begin(self, task_id: str) -> tuple[str, Outcome]:
         self.parcel, self.lies, self.end = task_id.split("-")
         self.here = "market"
-        return self.goal(task_id), Outcome("You are at the market.")
+        return self._goal(task_id), Outcome("You are at the market.")
 
     def _call(self, call: ToolCall) -> Outcome:
         """Executes a call, which fits the schema of its tool."""

@@ -3,10 +3,11 @@
     python -m research.screen play sokoban --results research/screen.jsonl
     python -m research.screen table --results research/screen.jsonl
 
-``research/screen.yaml`` has for each environment its configuration, the base model, and what each arm changes: ``base``
-is the imitated model, ``imitation`` imitates more of the same players, ``solved`` more of their solved episodes alone.
-All other arms play as many episodes. A run that ends is a line of the results; those that are there are not run again,
-and one that was interrupted goes on. ``--dev`` measures on the split on which rates and budgets are chosen.
+``research/screen.yaml``, or the file of ``--plans``, has for each environment its configuration, its base model, and
+what each arm changes: ``base`` is the imitated model, ``imitation`` imitates more of the same players, ``solved`` more
+of their solved episodes alone. All other arms play as many episodes. A run that ends is a line of the results; those
+that are there are not run again, and one that was interrupted goes on. ``--dev`` measures on the split on which rates
+and budgets are chosen.
 """
 
 from __future__ import annotations
@@ -88,12 +89,13 @@ class Screen:
         folder: Where models and runs are kept.
         results: File of the lines.
         dev: Whether the split for choices is measured, in place of the configuration's last one.
+        file: The plans.
     """
 
-    def __init__(self, name: str, folder: Path, results: Path, dev: bool) -> None:
-        plans = yaml.safe_load(ARMS.read_text(encoding="utf-8"))
+    def __init__(self, name: str, folder: Path, results: Path, dev: bool, file: Path) -> None:
+        plans = yaml.safe_load(file.read_text(encoding="utf-8"))
         if name not in plans:
-            raise DataError(f"{ARMS.name} has no {name}; it has {', '.join(plans)}")
+            raise DataError(f"{file.name} has no {name}; it has {', '.join(plans)}")
         self.name, self.plan, self.folder, self.results = name, plans[name], folder, results
         self.home = ROOT / self.plan.get("folder", "")
         self.settings = yaml.safe_load((self.home / self.plan["config"]).read_text(encoding="utf-8"))
@@ -163,9 +165,10 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def table(outcomes: Iterable[Outcome]) -> str:
-    """The table in Markdown: success with intervals clustered by task, and each arm beside ``rft`` on its tasks."""
-    rows, groups = [COLUMNS, ["---"] * len(COLUMNS)], grouped(outcomes)
+def table(outcomes: Iterable[Outcome], reference: str = "rft") -> str:
+    """The table in Markdown: success with intervals clustered by task, and each arm beside another on its tasks."""
+    heads = [name.replace("rft", reference) for name in COLUMNS]
+    rows, groups = [heads, ["---"] * len(heads)], grouped(outcomes)
     for (name, split, arm), group in groups.items():
         solved = bits(group, "solved")
         low, high = clustered_wilson([(int(n), len(group)) for n in solved.sum(0)])
@@ -174,7 +177,7 @@ def table(outcomes: Iterable[Outcome]) -> str:
             f"{100 * solved.mean():.1f} [{100 * low:.1f}, {100 * high:.1f}]",
             ", ".join(f"{100 * rate:.1f}" for rate in solved.mean(1)),
             f"{100 * bits(group, 'valid').mean():.1f}", f"{np.mean([o.seconds for o in group]):.0f}",
-            *beside(solved, groups.get((name, split, "rft"))),
+            *beside(solved, groups.get((name, split, reference))),
         ])  # fmt: skip
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
@@ -193,7 +196,7 @@ def bits(group: Sequence[Outcome], column: str) -> NDArray[np.int64]:
 
 
 def beside(solved: NDArray[np.int64], reference: Sequence[Outcome] | None) -> tuple[str, str, str]:
-    """Difference from ``rft``, its interval and p by task, and Student's interval over pairs of seeds."""
+    """Difference from the reference, its interval and p by task, and Student's interval over pairs of seeds."""
     other = None if reference is None else bits(reference, "solved")
     if other is None or solved.shape != other.shape or (solved == other).all():
         return "", "", ""
@@ -212,20 +215,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Plays, or prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("job", choices=["play", "table"])
-    parser.add_argument("environments", nargs="*", metavar="NAME", help="of screen.yaml")
+    parser.add_argument("environments", nargs="*", metavar="NAME", help="of the plans")
     parser.add_argument("--arms", nargs="+", default=(), help="(default: all)")
     parser.add_argument("--seeds", nargs="+", type=int, default=range(5), help="(default: 0 to 4)")
+    parser.add_argument("--plans", type=Path, default=ARMS, help="what is played (default: %(default)s)")
+    parser.add_argument("--over", default="rft", metavar="ARM", help="arm that the table compares with (default: rft)")
     parser.add_argument("--dev", action="store_true", help="measure on the split for choices")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "screen", help="(default: %(default)s)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="(default: %(default)s)")
     given = parser.parse_args(arguments)
     try:
         for name in given.environments if given.job == "play" else ():
-            Screen(name, given.runs.resolve(), given.results, given.dev).play(given.arms, given.seeds)
+            Screen(name, given.runs.resolve(), given.results, given.dev, given.plans).play(given.arms, given.seeds)
     except EnvsuiteError as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
-    print(table(read_outcomes(given.results)))
+    print(table(read_outcomes(given.results), given.over))
     return 0
 
 

@@ -56,15 +56,17 @@ def test_a_row_has_the_mean_the_clustered_interval_and_the_pairs_of_seeds(tmp_pa
     half = 4.302653 * gaps.std(ddof=1) / 3**0.5  # Student's t of two degrees of freedom
     assert row[9].strip(" |") == f"[{gaps.mean() - half:+.1f}, {gaps.mean() + half:+.1f}]"
     assert rows["`rft`"][7:] == ["", "", " |"]
+    turned = [line.split(" | ") for line in table(read_outcomes(file), "gigpo").splitlines()]
+    assert turned[0][7] == "over `gigpo`" and turned[-1][7].startswith(f"{-gaps.mean():+.1f} [")
 
 
 def test_an_environment_that_is_not_planned_is_named():
     with pytest.raises(DataError, match=r"screen.yaml has no doors; it has "):
-        Screen("doors", Path("runs"), Path("results"), dev=True)
+        Screen("doors", Path("runs"), Path("results"), dev=True, file=screen.ARMS)
 
 
 @pytest.mark.slow
-def test_arms_are_played_once_and_their_episodes_are_those_of_the_run(tmp_path, monkeypatch):
+def test_arms_are_played_once_and_their_episodes_are_those_of_the_run(tmp_path):
     plan = tmp_path / "screen.yaml"
     plan.write_text(
         "bifurcation:\n  config: configs/bifurcation.yaml\n  imitate: tiny.yaml\n  dev: {split: validation}\n"
@@ -73,9 +75,8 @@ def test_arms_are_played_once_and_their_episodes_are_those_of_the_run(tmp_path, 
     )
     base = (screen.ROOT / "configs/bifurcation-base.yaml").read_text().replace("steps: 400", "steps: 2")
     (tmp_path / "tiny.yaml").write_text(base)
-    monkeypatch.setattr(screen, "ARMS", plan)
     results = tmp_path / "results.jsonl"
-    screening = Screen("bifurcation", tmp_path / "runs", results, dev=True)
+    screening = Screen("bifurcation", tmp_path / "runs", results, dev=True, file=plan)
     screening.plan["imitate"] = str(tmp_path / "tiny.yaml")
     screening.play((), [0])
     outcomes = read_outcomes(results)

@@ -44,10 +44,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips what plays BFCL-v0 where its package, which no other package brings, is not installed."""
-    there = importlib.util.find_spec("bfcl_eval") is not None
-    for item in [] if there else [item for item in items if "bfcl" in item.nodeid.lower()]:
-        item.add_marker(pytest.mark.skip(reason="needs bfcl-eval: pip install --no-deps bfcl-eval==2026.3.23"))
+    """Skips what plays an environment whose package, which no other package brings, is not installed."""
+    packages = {"bfcl_eval": ("bfcl", "bfcl-eval==2026.3.23"), "textworld": ("textworld", "textworld==1.7.0")}
+    for module, (name, package) in packages.items():
+        there = importlib.util.find_spec(module) is not None
+        for item in [] if there else [item for item in items if name in item.nodeid.lower()]:
+            item.add_marker(pytest.mark.skip(reason=f"needs {package}: pip install --no-deps {package}"))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -23,7 +23,7 @@ LAYERS = {
         {"playing"},
         {
             *("textcraft", "alfworld", "webshop", "sokoban", "mathematics", "papersearch", "searchqa", "babyai"),
-            "bfcl",
+            *("bfcl", "textworld"),
             "bifurcation",
             *("adapters", "serving", "evaluation"),
         },
@@ -41,7 +41,7 @@ LAYERS = {
         {"planning"},
         {"programs", "commands", "train"},
     ),
-    "research": ({"lab", "fleet", "credit", "screen"},),
+    "research": ({"lab", "fleet", "credit", "screen"}, {"figures"}),
 }
 NEVER_IN_PRODUCT = {"research", "benchmarks"}
 NEVER_IN_ENVSUITE = {

@@ -110,6 +110,7 @@ BUILTIN = (
     "envsuite.webshop.spec:SPEC",
     "envsuite.babyai.spec:SPEC",
     "envsuite.bfcl.spec:SPEC",
+    "envsuite.textworld.spec:SPEC",
 )
 """Envsuite's own environments: where the :class:`EnvSpec` of each stands."""
 

@@ -167,6 +167,7 @@ STEPS: Mapping[str, Step] = {
     "mathematics": _same_expression,
     "babyai": lambda _: _plays("BabyAI-v0"),
     "bfcl": _imports("mpmath"),
+    "textworld": _imports("networkx", "tatsu", "mementos", "hashids"),
     "endpoints": _request_page,
     "images": _pixels,
     "agents": _agents,

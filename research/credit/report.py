@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,6 @@ from research.credit.cells import MAP, TUNING
 from research.credit.differences import LEVEL, Difference, detectable, exact_p, shown, shown_p
 from research.credit.results import Areas, Result, areas, difference
 from research.credit.stages import REGISTERED, Hypothesis, Registration, chosen, registration
-from research.credit.tabular import SHARES, pairs
 from trainers.credit.map import load
 from trainers.report.plots import BLUE, GREY, ORANGE
 
@@ -135,22 +133,6 @@ def rates_table(results: Sequence[Result]) -> Table:
                  tuple(rows), "credit")  # fmt: skip
 
 
-def sharing_table() -> Table:
-    """Returns what exact credit adds to GRPO without a network, by what states share and success at the start."""
-    rows = []
-    for cell in [TUNING[name] for name in dict.fromkeys(cell.tuning for cell in MAP.values())]:
-        for start in (0.02, 0.05, 0.15, 0.4):
-            mine = replace(cell, start=start)
-            runs = [pairs(mine, Registration().numbers, shares) for shares in SHARES]
-            cells = [f"{_points(Difference(exact - grpo))}, {grpo.mean():.0f}" for exact, grpo in runs]
-            rows.append((str(cell.horizon), f"{100 * start:.0f}", *cells))
-    note = (
-        "Points of area that exact credit adds to GRPO's in walks with three forks, and GRPO's area; 30 pairs of runs, "
-        "rates tuned: logits for each text, for each kind of place, or summed over the parts of a text."
-    )
-    return Table("sharing", "Without a network", note, ("horizon", "start", *SHARES), tuple(rows), "credit")
-
-
 def measures_table(results: Sequence[Result]) -> Table:
     """Returns means of what runs ended with, by arm: of the map's cells together, and of each of stage 2."""
     runs: dict[tuple[str, str], list[Result]] = {}
@@ -225,7 +207,7 @@ def write(results: Sequence[Result], folder: Path) -> list[Path]:
     planned = second.plan()
     made = (
         tuning_table(results), rates_table(results), map_table(results), verdict_table(results, registered),
-        sharing_table(), lookup.table(load().spots), board.table(board.read()), measures_table(results),
+        lookup.table(load().spots), board.table(board.read()), measures_table(results),
         cost_table(results), second.guard_table(results), second.second_table(results, planned),
         second.ends_table(results, planned),
     )  # fmt: skip

@@ -39,6 +39,8 @@ OTHERS: list[tuple[str, dict[str, Any]]] = [
     ("WebShop-v0", {"source": "generated", "products": 300, "mode": "structured"}),
     ("BabyAI-v0", {"source": "generated", "worlds": 20, "level": "GoToObjS4"}),
     ("BabyAI-v0", {"view": "full", "level": "MiniBossLevel", "max_episode_steps": 200}),
+    ("TextWorld-v0", {"level": "coin/5", "source": "generated", "games": 20, "reward": "intermediate"}),
+    ("TextWorld-v0", {"level": "cooking/recipe1+take1+cook+go1", "reward": "score"}),
     ("BFCL-v0", {"tasks": ["miss_func", "long_context"], "reward": "turn"}),
 ]
 """Environments that are made otherwise than by default."""
@@ -66,7 +68,7 @@ def test_horizons_are_those_of_the_papers():
     assert horizons == {
         "ALFWorld-v0": 50, "TextCraft-v0": 50, "Sokoban-v0": 15, "PythonMath-v0": 8,
         "PaperSearch-v0": 5, "PaperSearchTeam-v0": 10, "SearchQA-v0": 5, "WebShop-v0": 15, "BabyAI-v0": 64,
-        "Bifurcation-v0": 50, "BFCL-v0": 168,
+        "Bifurcation-v0": 50, "BFCL-v0": 168, "TextWorld-v0": 50,
     }  # fmt: skip
 
 

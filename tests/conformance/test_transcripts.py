@@ -46,6 +46,9 @@ TRANSCRIPTS: dict[str, tuple[str, dict[str, Any], str, list[tuple[str, str, tupl
             "get 1 cyan dye", "get 1 lapis lazuli", "craft 1 blue dye using 1 lapis lazuli", "get 1 green dye",
             "craft 2 cyan dye using 1 blue dye, 1 green dye", "get 4 string", "craft 1 white wool using 4 string",
             "craft 1 cyan wool using 1 cyan dye, 1 white wool")]),
+    "textworld": ("TextWorld-v0", {"split": "test"}, "custom/w2-o3-q4/457", [
+        ("act", "command", (command,)) for command in (
+            "go north", "take keycard from chair", "go east", "go south", "unlock chest with keycard")]),
     "webshop": ("WebShop-v0", {"source": "builtin", "split": "dev", "mode": "structured"}, "BD57PM12DX/human-0", [
         ("search", "query", ("men's t-shirts linen blend office work yellow",)),
         ("click", "element", ("BD57PM12DX",)), ("click", "element", ("Yellow",)), ("click", "element", ("Buy Now",))]),

@@ -70,6 +70,7 @@ CONTENT: Mapping[str, Mapping[str, Key]] = {
         "requests": lambda task: task.identity["requests_sha256"],
         "answers": lambda task: task.identity["answers_sha256"],
     },
+    "TextWorld-v0": {"game": lambda task: task.identity["content_sha256"], "seed": lambda task: task.identity["seed"]},
     "BabyAI-v0": {"world": lambda task: task.identity["world_sha256"], "seed": lambda task: task.identity["seed"]},
 }
 """What the splits of each built-in source have none in common of."""

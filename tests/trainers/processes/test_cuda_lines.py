@@ -1,4 +1,4 @@
-"""Single lines that only a GPU runs, forced here; and the list of all of them on docs/gpu.md, which cannot go stale."""
+"""Single lines that only a GPU runs, forced here; the list of all of them, cuda_lines.txt, is that of the code."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _on_the_page() -> dict[str, tuple[set[str], str]]:
     return {place: (set(re.findall(r"`(.+?)`", what)), checks) for place, what, checks in rows}
 
 
-_PAGE = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
+_PAGE = Path(__file__).with_name("cuda_lines.txt").read_text(encoding="utf-8")
 
 
 @pytest.mark.seconds

@@ -23,7 +23,7 @@ LAYERS = {
         {"playing"},
         {
             *("textcraft", "alfworld", "webshop", "sokoban", "mathematics", "papersearch", "searchqa", "babyai"),
-            *("bfcl", "textworld"),
+            *("bfcl", "textworld", "classics"),
             "bifurcation",
             *("adapters", "serving", "evaluation"),
         },

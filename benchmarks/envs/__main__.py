@@ -4,6 +4,7 @@
     python -m benchmarks.envs alfworld --games DIR
     python -m benchmarks.envs sokoban [--boxoban DIR]
     python -m benchmarks.envs babyai [--level NAME]
+    python -m benchmarks.envs classics
     python -m benchmarks.envs webshop [--products 1000 10000 100000 1180000] [--catalogues DIR]
 
 Times are CPU seconds of one thread; the best of several rounds counts, since other programs only ever slow one down.
@@ -21,6 +22,7 @@ import gymnasium
 import envsuite
 from benchmarks.envs.alfworld import alfworld
 from benchmarks.envs.babyai import babyai
+from benchmarks.envs.classics import classics
 from benchmarks.envs.sokoban import sokoban
 from benchmarks.envs.textcraft import textcraft
 from benchmarks.envs.webshop import table
@@ -37,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     command.add_argument("--levels", type=int, default=200, help="levels of each of its files that are solved")
     command = commands.add_parser("babyai", help="BabyAI-v0, beside minigrid alone")
     command.add_argument("--level", default="GoToLocal", help="the level that is played")
+    commands.add_parser("classics", help="the five classics on their built-in sources")
     command = commands.add_parser("alfworld", help="ALFWorld-v0, the native engine beside the reference")
     command.add_argument("--games", type=Path, help="folder that holds json_2.1.1; the built-in games by default")
     command.add_argument("--episodes", type=int, default=128, help="episodes whose memory is measured")
@@ -54,6 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 rows = sokoban(arguments.boxoban, arguments.levels)
             case "babyai":
                 rows = babyai(arguments.level)
+            case "classics":
+                rows = classics()
             case "alfworld":
                 rows = alfworld(arguments.games, arguments.episodes)
             case _:

@@ -111,6 +111,11 @@ BUILTIN = (
     "envsuite.babyai.spec:SPEC",
     "envsuite.bfcl.spec:SPEC",
     "envsuite.textworld.spec:SPEC",
+    "envsuite.classics.spec:WORDLE",
+    "envsuite.classics.spec:COUNTDOWN",
+    "envsuite.classics.spec:FROZENLAKE",
+    "envsuite.classics.spec:GAME2048",
+    "envsuite.classics.spec:RUSHHOUR",
 )
 """Envsuite's own environments: where the :class:`EnvSpec` of each stands."""
 

@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -43,11 +42,7 @@ class TaskSet:
 
     @cached_property
     def hash(self) -> str:
-        """Returns the SHA-256 (hex) of environment, source, version, splits and types."""
-        return hashlib.sha256(self.manifest()).hexdigest()
-
-    def manifest(self) -> bytes:
-        """Returns the task set as canonical JSON (sorted keys, UTF-8), the content of a manifest file."""
+        """Returns the SHA-256 (hex) of environment, source, version, splits and types, as sorted and indented JSON."""
         body = {
             "env_id": self.env_id,
             "source": self.source,
@@ -55,21 +50,7 @@ class TaskSet:
             "splits": {name: list(ids) for name, ids in self.splits.items()},
             "types": dict(self.types),
         }
-        return orjson.dumps(body, option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2)
-
-    @classmethod
-    def from_manifest(cls, path: Path) -> TaskSet:
-        """Reads a manifest written by :meth:`manifest`.
-
-        Raises:
-            DataError: The file is missing or is not a manifest.
-        """
-        try:
-            body = orjson.loads(path.read_bytes())
-            splits = {name: tuple(ids) for name, ids in body["splits"].items()}
-            return cls(body["env_id"], body["source"], body["version"], splits, body["types"])
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DataError(f"{path}: not a task manifest ({type(error).__name__}: {error})") from error
+        return hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2)).hexdigest()
 
     def ids(self, split: str) -> tuple[str, ...]:
         """Returns the task ids of ``split``.

@@ -2,7 +2,7 @@
 
 A description is a name, a mapping as JSON and YAML have it, or the text of a mapping in JSON:
 
-- ``"bm25"``; vectors of the corpus by their name, e.g. ``"MiniLM"``; ``"bm25+MiniLM"``, several of these fused;
+- ``"bm25"``; vectors of the corpus by their name, e.g. ``"MiniLM"``;
 - ``{"faiss": FILE, "vectors": NAME}``, an index file built of these vectors of the corpus;
 - ``{"search-r1": URL}``, a server of Search-R1's protocol.
 """
@@ -21,7 +21,6 @@ from envsuite.core.errors import UsageError, unknown
 from envsuite.core.options import SEARCH
 from envsuite.retrieval.corpus import Corpus
 from envsuite.retrieval.documents import Retriever
-from envsuite.retrieval.hybrid import Hybrid
 from envsuite.retrieval.servers import JsonServer, SearchR1
 from envsuite.retrieval.vectors import Vectors
 
@@ -37,8 +36,6 @@ RETRIEVER = (
     "documents"
 )
 """Meaning of the option ``retriever``."""
-_MOST = 8
-"""Searches that are fused."""
 _KINDS = {"faiss": ("faiss", "vectors"), "search-r1": ("search-r1",)}
 """Keys of a mapping, by the one that tells its kind."""
 _KEPT = 8
@@ -50,8 +47,8 @@ L = TypeVar("L")
 class DescribedSearch:
     """A search of a corpus, as a description names it; one of its kinds is set."""
 
-    names: tuple[str, ...] = ()
-    """BM25, or vectors in the file of the corpus; or several of these, fused."""
+    name: str = ""
+    """BM25, or vectors in the file of the corpus."""
     faiss: str = ""
     """File of an index of the vectors ``vectors`` of the corpus."""
     vectors: str = ""
@@ -72,8 +69,7 @@ class DescribedSearch:
             from envsuite.retrieval.approximate import Approximate
 
             return Approximate(vectors_of(corpus, self.vectors), Path(self.faiss))
-        parts = [corpus if name == Corpus.name else vectors_of(corpus, name) for name in self.names]
-        return parts[0] if len(parts) == 1 else Hybrid(parts)
+        return corpus if self.name == Corpus.name else vectors_of(corpus, self.name)
 
     def reads(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Returns the files and the addresses of servers that the search reads besides the corpus."""
@@ -90,18 +86,6 @@ def vectors_of(corpus: Corpus, name: str) -> Vectors:
     if name not in corpus.vectors:
         raise unknown(f"search of {corpus.path.name}", name, [Corpus.name, *corpus.vectors])
     return Vectors(corpus.path, corpus.vectors[name])
-
-
-def retriever_of(corpus: Corpus, description: Description) -> Retriever:
-    """Returns the search of a corpus that is described.
-
-    Raises:
-        UsageError: As for :func:`parse_search`.
-        UnknownName: The corpus has no such search; or as for :func:`parse_search`.
-        DataError: A file is missing, damaged or of another corpus.
-        MissingExtra: A package is not installed.
-    """
-    return parse_search(description).open(corpus)
 
 
 class SearchCache(Generic[L]):
@@ -121,14 +105,14 @@ class SearchCache(Generic[L]):
         """Returns what is shared for a search.
 
         Raises:
-            EnvsuiteError: As for :func:`retriever_of`, also where ``retriever`` is something else.
+            EnvsuiteError: As for :meth:`DescribedSearch.open`, also where ``retriever`` is something else.
         """
         if isinstance(retriever, Retriever):
             return self._make(self._corpus, retriever)
         return self._described(parse_search(retriever))
 
     def _open_search(self, search: DescribedSearch) -> L:
-        if search == DescribedSearch((Corpus.name,)):
+        if search == DescribedSearch(Corpus.name):
             return self._own
         return self._make(self._corpus, search.open(self._corpus))
 
@@ -146,10 +130,9 @@ def parse_search(description: Description) -> DescribedSearch:
         except orjson.JSONDecodeError as error:
             raise UsageError(f"search: not JSON ({error})") from error
     if isinstance(description, str):
-        names = tuple(name.strip() for name in description.split("+"))
-        if not all(names) or len(names) > _MOST:
-            raise UsageError(f"search is {description!r}; give a name such as bm25, or 2 to {_MOST} names joined by +")
-        return DescribedSearch(names)
+        if not (name := description.strip()):
+            raise UsageError(f"search is {description!r}; give a name such as bm25")
+        return DescribedSearch(name)
     one_of = f"one of the keys {', '.join(_KINDS)}"
     if not isinstance(description, Mapping):
         raise UsageError(f"search is {description!r}; give a name such as bm25, or a mapping with {one_of}")

@@ -42,6 +42,11 @@ OTHERS: list[tuple[str, dict[str, Any]]] = [
     ("TextWorld-v0", {"level": "coin/5", "source": "generated", "games": 20, "reward": "intermediate"}),
     ("TextWorld-v0", {"level": "cooking/recipe1+take1+cook+go1", "reward": "score"}),
     ("BFCL-v0", {"tasks": ["miss_func", "long_context"], "reward": "turn"}),
+    ("Wordle-v0", {"source": "generated", "game_seed": 3, "words": 120}),
+    ("Countdown-v0", {"source": "generated", "numbers": 5, "target": [100, 500]}),
+    ("TextFrozenLake-v0", {"source": "generated", "size": 8, "frozen": 0.9, "slip": 0.02}),
+    ("Game2048-v0", {"source": "generated", "goal": 64, "size": 3}),
+    ("RushHour-v0", {"source": "generated", "cars": 11, "moves": [3, 9]}),
 ]
 """Environments that are made otherwise than by default."""
 
@@ -69,6 +74,7 @@ def test_horizons_are_those_of_the_papers():
         "ALFWorld-v0": 50, "TextCraft-v0": 50, "Sokoban-v0": 15, "PythonMath-v0": 8,
         "PaperSearch-v0": 5, "PaperSearchTeam-v0": 10, "SearchQA-v0": 5, "WebShop-v0": 15, "BabyAI-v0": 64,
         "Bifurcation-v0": 50, "BFCL-v0": 168, "TextWorld-v0": 50,
+        "Wordle-v0": 12, "Countdown-v0": 10, "TextFrozenLake-v0": 100, "Game2048-v0": 200, "RushHour-v0": 25,
     }  # fmt: skip
 
 

@@ -29,6 +29,14 @@ TRANSCRIPTS: dict[str, tuple[str, dict[str, Any], str, list[tuple[str, str, tupl
         ("get_order_details", "order_id", (12446,)), ("reply", "text", ("It sells 5 of GOOG, and is pending.",))]),
     "bifurcation": ("Bifurcation-v0", {"horizon": 4, "decisions": 2, "mistake": "recoverable"}, "test-2", [
         ("take", "command", (door,)) for door in ("red", "blue", "red", "red", "green", "blue")]),
+    "classics#0": ("Wordle-v0", {}, "test-2", [("guess", "command", (word,)) for word in ("heart", "sweet", "upset")]),
+    "classics#1": ("Countdown-v0", {}, "test-2", [
+        ("calculate", "command", (command,)) for command in ("5 + 4", "25 + 9", "50 + 34")]),
+    "classics#2": ("TextFrozenLake-v0", {}, "test-0", [("move", "command", ("down",))]),
+    "classics#3": ("Game2048-v0", {"size": 3, "goal": 16}, "test-8", [
+        ("slide", "command", (direction,)) for direction in ("right",)]),
+    "classics#4": ("RushHour-v0", {}, "test-0", [
+        ("drive", "command", (command,)) for command in ("F left 1", "G left 1", "L down 1", "A right 1")]),
     "mathematics": ("PythonMath-v0", {}, "lattice-2/test#2", [
         ("python", "code", (
             "n, r = 13517, 117\ncount = sum(x*x + y*y <= n for x in range(-r, r+1) for y in range(-r, r+1))",)),
@@ -53,13 +61,14 @@ TRANSCRIPTS: dict[str, tuple[str, dict[str, Any], str, list[tuple[str, str, tupl
         ("search", "query", ("men's t-shirts linen blend office work yellow",)),
         ("click", "element", ("BD57PM12DX",)), ("click", "element", ("Yellow",)), ("click", "element", ("Buy Now",))]),
 }  # fmt: skip
-"""Page -> environment, its options, task, and tool, argument and values of each step of the page's transcript."""
+"""Page and number of a transcript on it -> environment, its options, task, tool, argument and values of each step."""
 
 
 @pytest.mark.parametrize("name", TRANSCRIPTS)
 def test_the_transcript_on_a_page_is_the_episode(name, root):
-    page = (root / f"docs/environments/{name}.md").read_text(encoding="utf-8")
-    shown = re.findall(r"```text\n(.*?)```", page, re.DOTALL)[0].splitlines()
+    page, _, place = name.partition("#")
+    text = (root / f"docs/environments/{page}.md").read_text(encoding="utf-8")
+    shown = re.findall(r"```text\n(.*?)```", text, re.DOTALL)[int(place or 0)].splitlines()
     env_id, options, task_id, steps = TRANSCRIPTS[name]
     with closing(gymnasium.make(env_id, **options)) as env:
         seen, info = env.reset(options={"task_id": task_id})

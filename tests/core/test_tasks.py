@@ -58,29 +58,9 @@ def test_the_hash_covers_everything_that_results_depend_on(other):
     assert other.hash != TASKS.hash
 
 
-@given(st.lists(st.text(st.characters(codec="utf-8"), min_size=1), unique=True), st.data())
-def test_a_manifest_reads_back_as_the_same_task_set(tmp_path_factory, names, data):
-    cut = data.draw(st.integers(0, len(names)))
-    splits = {"train": tuple(names[:cut]), "test": tuple(names[cut:])}
-    tasks = TaskSet("Any-v0", "builtin", "1", splits, dict.fromkeys(names, "kind"))
-    path = tmp_path_factory.getbasetemp() / "manifest.json"
-    path.write_bytes(tasks.manifest())
-    again = TaskSet.from_manifest(path)
-    assert again == tasks and again.hash == tasks.hash
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"env_id": "x", "splits": 3}', b"\xff\xfe"])
-def test_a_file_that_is_no_manifest_is_named(tmp_path, content):
-    path = tmp_path / "manifest.json"
-    path.write_bytes(content)
-    with pytest.raises(DataError, match=r"manifest\.json: not a task manifest"):
-        TaskSet.from_manifest(path)
-
-
 @pytest.mark.parametrize(
     ("use", "error", "said"),
     [
-        (lambda: TaskSet.from_manifest(Path("nowhere.json")), DataError, r"nowhere\.json"),
         (lambda: TASKS.split_of("thre"), UnknownTask, f"(?s){HASH[:8]}.*'thre'.*\"three\" .train.*envs tasks Lamps-v0"),
         (lambda: TASKS.ids("trian"), UnknownTask, "'trian'.*Nearest: 'train'.*Known: train, empty, test"),
         (lambda: TASKS.select(["lareg"]), UnknownTask, "large"),

@@ -43,6 +43,13 @@ def pair(task: PanelTask) -> tuple[str, str]:
     return task.identity["asin"], task.goal
 
 
+def lines_of_cars(task: PanelTask) -> tuple[str, ...]:
+    """Letter, line and length of every car, wherever on its line it stands."""
+    board = task.identity["rows"]
+    lines = enumerate([*board, *map("".join, zip(*board, strict=True))])
+    return tuple(sorted(f"{number} {run[0]}" for number, line in lines for run in re.finditer(r"(\w)\1+", line)))
+
+
 CONTENT: Mapping[str, Mapping[str, Key]] = {
     "TextCraft-v0": {
         "goal item": lambda task: task.identity["item"],
@@ -72,6 +79,11 @@ CONTENT: Mapping[str, Mapping[str, Key]] = {
     },
     "TextWorld-v0": {"game": lambda task: task.identity["content_sha256"], "seed": lambda task: task.identity["seed"]},
     "BabyAI-v0": {"world": lambda task: task.identity["world_sha256"], "seed": lambda task: task.identity["seed"]},
+    "Wordle-v0": {"word": lambda task: task.identity["word_sha256"]},
+    "Countdown-v0": {"target and numbers": lambda task: (task.identity["target"], *task.identity["numbers"])},
+    "TextFrozenLake-v0": {"map": lambda task: task.identity["map"]},
+    "Game2048-v0": {"tiles": lambda task: tuple(task.identity["tiles"])},
+    "RushHour-v0": {"board": lambda task: tuple(task.identity["rows"]), "cars and lines": lines_of_cars},
 }
 """What the splits of each built-in source have none in common of."""
 

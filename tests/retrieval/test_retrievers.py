@@ -25,12 +25,10 @@ from envsuite.retrieval.approximate import build_index
 from envsuite.retrieval.corpus import Corpus
 from envsuite.retrieval.corpus_build import build
 from envsuite.retrieval.documents import Document, InMemory
-from envsuite.retrieval.hybrid import Hybrid
 from envsuite.retrieval.retrievers import (
     DescribedSearch,
     SearchCache,
     parse_search,
-    retriever_of,
     vectors_of,
 )
 from envsuite.retrieval.sentence import SentenceEncoder
@@ -62,8 +60,6 @@ def test_a_description_is_the_same_as_text_in_json_and_in_yaml(text):
         (7, UsageError, "search is 7; give a name"),
         ({}, UsageError, "one of the keys faiss, search-r1; this one has none"),
         ({"fais": "a"}, UsageError, "this one has fais"),
-        ("+".join(["bm25"] * 9), UsageError, "2 to 8 names joined by"),
-        ("bm25+", UsageError, "2 to 8 names joined by"),
         ({"faiss": "a"}, UsageError, "search: 'faiss' needs 'vectors', too"),
         ({"faiss": "a", "vector": "drawn"}, UnknownName, "Nearest: 'vectors'"),
         ({"faiss": "a\0b", "vectors": "drawn"}, UsageError, r"search\.faiss"),
@@ -106,7 +102,7 @@ def test_anything_is_a_search_or_an_error_of_the_user_also_as_text(given):
 def test_what_a_search_reads_is_its_file_or_address():
     assert parse_search({"faiss": "f", "vectors": "v"}).reads() == (("f",), ())
     assert parse_search({"search-r1": "http://q"}).reads() == ((), ("http://q",))
-    assert parse_search("bm25+drawn").reads() == ((), ())
+    assert parse_search("drawn").reads() == ((), ())
 
 
 @pytest.fixture(scope="module")
@@ -124,25 +120,26 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corpus]:
 
 def test_the_searches_of_a_corpus_are_those_that_are_described(corpus, tmp_path):
     dense = vectors_of(corpus, "drawn")
-    assert retriever_of(corpus, "bm25") is corpus
-    for text, search in {"drawn": dense, "bm25+drawn": Hybrid([corpus, dense])}.items():
-        found = retriever_of(corpus, text)
-        assert found.name == search.name
-        for mine, theirs in zip(found.search("owl and duck", 5, 30), search.search("owl and duck", 5, 30), strict=True):
-            assert mine.tolist() == theirs.tolist()
-    assert retriever_of(corpus, {"search-r1": "http://127.0.0.1:1"}).name == "search-r1", "asked when there is a query"
-    for name in ("bm52", "drawn+minilm"):
+    assert parse_search("bm25").open(corpus) is corpus
+    found = parse_search("drawn").open(corpus)
+    assert found.name == dense.name
+    for mine, theirs in zip(found.search("owl and duck", 5, 30), dense.search("owl and duck", 5, 30), strict=True):
+        assert mine.tolist() == theirs.tolist()
+    assert parse_search({"search-r1": "http://127.0.0.1:1"}).open(corpus).name == "search-r1", (
+        "asked when there is a query"
+    )
+    for name in ("bm52", "bm25+drawn"):
         with pytest.raises(UnknownName, match=r"animals\.corpus.*Known: bm25, drawn"):
-            retriever_of(corpus, name)
+            parse_search(name).open(corpus)
 
 
 def test_environments_share_a_search_however_they_describe_it(corpus):
     shared = SearchCache(corpus, "own", lambda _, search: [search])  # type: ignore[arg-type, return-value]
     assert shared("bm25") == "own"
     server = {"search-r1": "http://w"}
-    assert shared("bm25+drawn") is shared("bm25 + drawn") is not shared("drawn+bm25")
+    assert shared("drawn") is shared(" drawn ")
     assert shared(server) is shared(json.dumps(server))
-    search = retriever_of(corpus, "drawn")
+    search = parse_search("drawn").open(corpus)
     assert shared(search) == [search] and shared(search) is not shared(search)
     for other in (["bm25", "drawn"], None, 7, object()):
         with pytest.raises(UsageError, match="give a name such as bm25, or a mapping"):
@@ -152,11 +149,11 @@ def test_environments_share_a_search_however_they_describe_it(corpus):
 def test_an_index_of_faiss_is_opened_from_its_file(corpus, tmp_path):
     pytest.importorskip("faiss", reason="needs faiss: pip install 'envsuite[faiss]'")
     path = build_index(vectors_of(corpus, "drawn"), tmp_path / "animals.faiss")
-    found = retriever_of(corpus, {"faiss": path, "vectors": "drawn"})
+    found = parse_search({"faiss": path, "vectors": "drawn"}).open(corpus)
     assert found.name == "drawn-ivf"
-    assert found.search("owl", 5)[0].tolist() == retriever_of(corpus, "drawn").search("owl", 5)[0].tolist()
+    assert found.search("owl", 5)[0].tolist() == parse_search("drawn").open(corpus).search("owl", 5)[0].tolist()
     with pytest.raises(DataError, match="cannot be read"):
-        retriever_of(corpus, {"faiss": str(tmp_path / "none"), "vectors": "drawn"})
+        parse_search({"faiss": str(tmp_path / "none"), "vectors": "drawn"}).open(corpus)
 
 
 def test_without_its_package_an_encoder_is_told_how_to_install_it(tmp_path, monkeypatch):

@@ -22,7 +22,6 @@ from trainers.programs.imitate import main as imitate
 from trainers.programs.train import main as train
 from trainers.run.cli import TRAIN, parse
 from trainers.run.lock import hold_folder
-from trainers.settings.shipped import located
 
 NAME, CONFIG, BASE = "errand", "train.yaml", "runs/errand-base"
 """The folder that is written, its settings of training, and its base model."""
@@ -64,8 +63,6 @@ def _main(words: Sequence[str]) -> int:
     with contextlib.chdir(TEMPLATES / "environment"):  # before anything is written
         parse(words, PROGRAM)
     if checking:
-        for settings in LAUNCH:
-            located(settings).read_bytes()
         return 0
     if not Path(NAME).exists():
         what, _ = write_folder("environment", NAME)

@@ -47,11 +47,6 @@ class Receipt:
     reason: str
     """Explanation of the type's reward."""
 
-    @property
-    def met_count(self) -> int:
-        """Number of requirements that are met."""
-        return sum(line.met for line in self.lines)
-
     def count_lines(self, kind: str) -> tuple[int, int]:
         """Returns how many lines of a kind are met, and how many there are."""
         of_kind = [line.met for line in self.lines if line.kind == kind]

@@ -85,9 +85,3 @@ class AlarmRule:
 _TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 RULES = {name: AlarmRule(**fields) for name, fields in _TABLE.items()}
 """Every rule, by its name."""
-
-
-def documentation() -> str:
-    """Returns the table of the rules in ``docs/alarms.md``."""
-    rows = [f"| `{name}` | {rule.sign} | {rule.patience} | {rule.means} | {rule.do} |" for name, rule in RULES.items()]
-    return "\n".join(["| alarm | sign | in a row | means | do |", "|---|---|---:|---|---|", *rows])

@@ -34,7 +34,6 @@ from envsuite.core import ToolEnv, UsageError
 from envsuite.core.errors import unknown
 from envsuite.core.images import ImageTable
 from envsuite.core.practice import ExpertTeacher, Teacher
-from envsuite.playing.activity import duration
 from envsuite.prompting import Conversation
 from envsuite.prompting.images import renumber_images
 from envsuite.prompting.rendering import vocabulary_of
@@ -43,6 +42,7 @@ from trainers.imitation.attention import prepare_head
 from trainers.imitation.config import ImitateConfig, PlayConfig, Stage
 from trainers.imitation.demonstrations import demonstrations, transcribe_requests
 from trainers.imitation.erring import ErringTeacher
+from trainers.imitation.muon import Float32Muon
 from trainers.imitation.play import (
     ANSWER,
     IMAGE,
@@ -58,11 +58,11 @@ from trainers.imitation.vocabulary import CONTROL, TAGS, byte_tokenizer, word_to
 from trainers.policy.adapter import is_adapted, save_adapter
 from trainers.policy.loading import load_model, load_tokenizer, without_noise
 from trainers.policy.model import Policy
-from trainers.policy.pace import seconds_per_token
 from trainers.policy.rows import rows_reason
 from trainers.policy.source import find
 from trainers.policy.tree import TokenSequence, TokenTree, token_tree
 from trainers.policy.vision import save_tokenizer
+from trainers.processes.cpu import bfloat16_is_slow
 from trainers.rollout.config import EnvConfig
 from trainers.rollout.environments import check_prompts, check_vocabulary, make_conversation
 from trainers.settings import ConfigError
@@ -372,8 +372,9 @@ def optimizers_of(config: ImitateConfig, model: PreTrainedModel) -> list[torch.o
     table_ids = {id(weight) for weight in (*_of_words(model), *tables)}
     matrices = [p for p in parameters.values() if p.ndim == 2 and id(p) not in table_ids]
     other_weights = [p for p in parameters.values() if p.ndim != 2 or id(p) in table_ids]
+    muon = Float32Muon if bfloat16_is_slow() else torch.optim.Muon
     return [
-        torch.optim.Muon(matrices, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
+        muon(matrices, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
         torch.optim.AdamW(other_weights, betas=(0.9, 0.98), weight_decay=0.0),
     ]
 
@@ -393,9 +394,6 @@ def imitate(config: ImitateConfig, model: PreTrainedModel, tokenizer: PreTrained
     last_report = began
     for number, stage in enumerate(config.stages, 1):
         for i, batch in zip(range(stage.steps), source.batches(stage), strict=False):
-            if i == 0:
-                seconds = _estimate_seconds(policy, batch, stage.steps)
-                _LOG.info("stage %d: about %s, an estimate from a short piece", number, duration(seconds))
             rate = stage.lr + (stage.lr_end - stage.lr) * i / stage.steps
             rate *= min(1.0, (step + 1) / max(1, config.warmup))
             for optimizer in optimizers:
@@ -415,7 +413,7 @@ def imitate(config: ImitateConfig, model: PreTrainedModel, tokenizer: PreTrained
             if step % SAVE_EVERY == 0:
                 save(config, model, tokenizer)
             now = time.perf_counter()
-            if step % 50 == 0 or step == total or now - last_report > TELL_EVERY:
+            if step % 50 == 0 or step in (5, total) or now - last_report > TELL_EVERY:
                 spent, last_report = now - began, now
                 _LOG.info(
                     "stage %d, step %d of %d: loss of the player's tokens %.3f, %.0f s, %.0f s left",
@@ -431,12 +429,6 @@ def imitate(config: ImitateConfig, model: PreTrainedModel, tokenizer: PreTrained
     )  # fmt: skip
     if source.unknown and config.model is None:
         _LOG.warning("the tokenizer does not know %d words of these games: to the model they are one", source.unknown)
-
-
-def _estimate_seconds(policy: Policy, batch: Sequence[Transcript], steps: int) -> float:
-    """Seconds of so many optimiser steps, each on as many tokens as ``batch`` has."""
-    lengths = [len(transcript.tokens) for transcript in batch]
-    return steps * sum(lengths) * seconds_per_token(policy.model, policy.compute_dtype, max(lengths), train=True)
 
 
 def save(config: ImitateConfig, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:

@@ -15,21 +15,18 @@ from accelerate import Accelerator
 
 from envsuite.core.errors import UsageError
 from envsuite.core.escaping import raw
-from envsuite.playing.activity import duration
 from envsuite.playing.episode import EpisodePlan
 from envsuite.playing.step import Episode
 from envsuite.prompting import CODECS, ChatTokenizer
 from trainers.policy.adapter import merged_weights
 from trainers.policy.loading import load_model, load_tokenizer
 from trainers.policy.model import stop_ids
-from trainers.policy.pace import seconds_per_token
 from trainers.rollout.config import EnvConfig, PromptConfig
 from trainers.rollout.engine import EngineSetup
 from trainers.rollout.engines import start_engine
 from trainers.rollout.environments import codec_of, ends_of, make_manager, prompt_file_of, sampling_of, tasks_of
 from trainers.run.config import TrainConfig
 from trainers.run.examples import examples_of
-from trainers.run.showing import play_steps
 from trainers.settings import ConfigError
 
 _LOG = logging.getLogger(__name__)
@@ -96,17 +93,12 @@ def zero_shot(config: TrainConfig, accelerator: Accelerator, env: EnvConfig, ans
     with closing(engine):
         engine.sync(merged_weights(model), 0)  # a running server may have others
         codecs = prompts_by_codec(config.prompt)
-        estimates = config.rollout.engine == "hf"  # others compute elsewhere
         for name, prompt in codecs.items():
             slots = min(config.rollout.slots, count)
             try:
                 shots = [examples_of(env, prompt)]
                 manager = make_manager(config.rollout, prompt, [short], slots, engine, tokenizer, shots)
                 stops = replace(sampling, stop_ids=(*ends, *ends_of(prompt, tokenizer, codec_of(prompt, tokenizer))))
-                if estimates:
-                    first = next(play_steps(env, prompt, tokenizer, None, 1, expert=False)).prompt
-                    _tell_expected(setup, len(codecs) * count * steps, len(first) + sampling.max_tokens)
-                    estimates = False
                 with manager.vector:
                     episodes = manager.run(plans, stops, config.seed, partial(_progress, name, count))
             except UsageError as error:
@@ -115,12 +107,6 @@ def zero_shot(config: TrainConfig, accelerator: Accelerator, env: EnvConfig, ans
             yield _row(name, episodes)
             examples += _examples(name, episodes, tokenizer)
     yield from examples
-
-
-def _tell_expected(setup: EngineSetup, answers: int, tokens: int) -> None:
-    """Writes to stderr how long so many answers may take, of at most ``tokens`` tokens with their prompts."""
-    pace = seconds_per_token(setup.model, setup.config.compute_dtype, tokens, train=False)
-    sys.stderr.write(f"expected: at most about {duration(answers * tokens * pace)}, an estimate from a short piece\n")
 
 
 def _progress(codec: str, count: int, ended: int, waiting: str) -> None:

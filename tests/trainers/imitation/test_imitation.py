@@ -47,6 +47,7 @@ from envsuite.webshop.generate import Shop
 from trainers.imitation import training
 from trainers.imitation.attention import look_back
 from trainers.imitation.config import Architecture, ImitateConfig, PlayConfig, Stage
+from trainers.imitation.muon import Float32Muon
 from trainers.imitation.play import RESPONSE, SLIP, ImitationGame, Transcript, transcribe
 from trainers.imitation.training import Transcripts, imitate, load_start, loss_of, new_model, optimizers_of, parts_of
 from trainers.imitation.vocabulary import byte_tokenizer, word_tokenizer
@@ -375,21 +376,25 @@ def test_the_same_seed_gives_the_same_model(tokenizer):
     assert all(torch.equal(a, b) for a, b in zip(*(model.parameters() for model in models), strict=True))
 
 
-def test_the_expected_time_is_told_first_and_changes_nothing(tokenizer, caplog, monkeypatch):
-    config = ImitateConfig(
-        architecture=Architecture(layers=1, width=32, heads=1, key_heads=1, feed_forward=32, look_back=[]),
-        stages=[Stage(2), Stage(2)], batch=2,
-    )  # fmt: skip
-    caplog.set_level("INFO", "trainers")
+def test_muon_in_float32_takes_the_steps_of_pytorchs_but_for_what_bfloat16_rounds():
     torch.manual_seed(0)
-    told, untold = (new_model(config, tokenizer) for _ in range(2))
-    untold.load_state_dict(told.state_dict())
-    imitate(config, told, tokenizer)
-    lines = [record.getMessage() for record in caplog.records if record.name == "trainers.imitation.training"]
-    assert re.fullmatch(r"stage 1: about \d+ s, an estimate .*", lines[0]), lines
-    monkeypatch.setattr(training, "_estimate_seconds", lambda *_: 0.0)
-    imitate(config, untold, tokenizer)
-    assert all(torch.equal(one, other) for one, other in zip(told.parameters(), untold.parameters(), strict=True))
+    shapes, settings = (
+        ((8, 24), (24, 8), (16, 16)),
+        {"weight_decay": 0.01, "adjust_lr_fn": "match_rms_adamw", "lr": 0.02},
+    )
+    ours, theirs = ([torch.nn.Parameter(torch.ones(shape)) for shape in shapes] for _ in range(2))
+    optimizers = Float32Muon(ours, **settings), torch.optim.Muon(theirs, **settings)
+    for _ in range(4):
+        for mine, its in zip(ours, theirs, strict=True):
+            mine.grad = its.grad = torch.randn(mine.shape)
+        for optimizer in optimizers:
+            optimizer.step()
+    for mine, its in zip(ours, theirs, strict=True):
+        moved = (its - 1.0).norm()
+        assert moved > 0.1 and (mine - its).norm() < 0.03 * moved
+    assert torch.equal(
+        optimizers[0].state[ours[0]]["momentum_buffer"], optimizers[1].state[theirs[0]]["momentum_buffer"]
+    )
 
 
 def test_an_environment_that_nobody_plays_for_imitation_is_named_in_the_error_with_those_that_are_played():

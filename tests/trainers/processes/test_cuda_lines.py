@@ -6,7 +6,6 @@ import ast
 import json
 import re
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from pretended_cuda import GIB, moved, pretended_cuda
+from pretended_cuda import GIB, pretended_cuda
 from tiny_runs import model, save_model
 from torch.distributed.fsdp import CPUOffloadPolicy
 from vllm_interpreters import vllm_interpreter
@@ -26,7 +25,7 @@ from envsuite.installation.probes import TORCH
 from envsuite.papersearch.model_selector import scorer_of
 from trainers.credit import calibration, scorers
 from trainers.imitation.training import imitate
-from trainers.policy import pace, sharding
+from trainers.policy import sharding
 from trainers.processes import cpu, distributed, memory
 from trainers.processes.peers import GRACE_SECONDS
 from trainers.programs import train
@@ -148,12 +147,6 @@ def test_models_beside_the_policy_go_to_the_gpu(what, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.nn.Module, "to", stop)
     with pytest.raises(Moved, match=r"^cuda$"):
         ways[what]()
-
-
-def test_the_pace_of_a_gpu_is_measured_when_it_has_computed(monkeypatch):
-    with pretended_cuda():
-        monkeypatch.setattr(torch.cuda, "synchronize", lambda: time.sleep(0.3))
-        assert pace._seconds(moved(model("qwen2", 31)), 8, train=True) > 0.3
 
 
 def test_free_memory_of_a_gpu_is_what_is_free_and_what_pytorch_keeps_without_use():

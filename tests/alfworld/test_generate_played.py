@@ -24,9 +24,7 @@ from envsuite.alfworld.vocabulary import FIXED
 from envsuite.alfworld.world import NativeEngine
 
 SMALL = SceneDifficulty(receptacles=30, things=40)
-needs_reference = pytest.mark.skipif(
-    not (find_spec("textworld") and find_spec("alfworld")), reason='needs "envsuite[alfworld-reference]"'
-)
+needs_reference = pytest.mark.skipif(not find_spec("jericho"), reason='needs "envsuite[alfworld-reference]"')
 
 
 @pytest.fixture(scope="module")

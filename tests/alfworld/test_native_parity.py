@@ -102,7 +102,7 @@ def test_a_step_that_differs_is_told_with_what_differs_and_ends_the_episode(key,
 
 
 def test_both_engines_play_a_game_of_our_own_alike(games, capsys):
-    for package in ("textworld", "alfworld"):
+    for package in ("jericho", "textworld", "alfworld"):
         pytest.importorskip(package, reason="needs the extra alfworld-reference")
     options = ["--games", str(games), "--against", "textworld", "--commands", "60", "--jobs", "1"]
     assert main(["alfworld", *options]) == 0, capsys.readouterr().out

@@ -57,7 +57,10 @@ MADE: dict[str, tuple[str, dict[str, Any]]] = {
     "PythonMath-v0": ("problem_seed", {"problems": 40}),
     "SearchQA-v0": ("corpus_seed", {"entities": 100, "questions": 20}),
     "BabyAI-v0": ("world_seed", {"worlds": 40}),
-    "TextWorld-v0": ("game_seed", {"games": 40, "level": "custom/w1-o1-q1"}),
+    "TextWorld-v0": ("game_seed", {"games": 40, "level": "custom/w2-o3-q4"}),
+    **dict.fromkeys(
+        ("Wordle-v0", "Countdown-v0", "TextFrozenLake-v0", "Game2048-v0", "RushHour-v0"), ("game_seed", {})
+    ),
 }
 """The argument that determines generated tasks, and those that make a few of them."""
 

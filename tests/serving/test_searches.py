@@ -64,10 +64,10 @@ def test_a_description_is_the_same_here_and_on_a_server(start, folder, env_id):
     url = start(env_id, source_folders=(folder,)).url
     shown = {
         found(env_id, source=source, retriever=retriever, **where)
-        for retriever in ("drawn", " drawn")
+        for retriever in ("bm25", " bm25 ")
         for where in ({}, {"url": url})
     }
-    assert len(shown) == 1 and shown.pop()[1] == "drawn"
+    assert len(shown) == 1 and shown.pop()[1] == "bm25"
     assert found(env_id, source=source, url=url)[1] == "bm25"
 
 

@@ -165,13 +165,6 @@ def test_the_models_own_answers_are_counted_by_codec(run):
     assert run("--zero-shot", "8", "--steps", "1") == text, "a function of the seed"
 
 
-def test_the_expected_time_is_told_before_the_model_answers(monkeypatch, capfd):
-    monkeypatch.chdir(ROOT)
-    arguments = ["--zero-shot", "1", "--steps", "1", "--rollout.sampling.max_tokens", "4"]
-    assert main(["--config", "configs/textcraft.yaml", *arguments]) == 0
-    assert re.search(r"^expected: at most about \d+ s, an estimate", capfd.readouterr().err, re.MULTILINE)
-
-
 def test_a_prompt_file_with_instructions_of_its_own_is_tried_with_its_codec_alone(tmp_path):
     (tmp_path / "own.jinja").write_text("{{ observation }} Answer in <action> tags.")
     own = PromptConfig(template=str(tmp_path / "own.jinja"), lowercase=True)

@@ -73,6 +73,11 @@ class ClusterJob:
     restarts: int
     servers: Sequence[ServerRole]
 
+    @property
+    def all_nodes(self) -> int:
+        """Nodes that train, and those that servers have for themselves."""
+        return self.nodes + sum(servers.own_nodes for servers in self.servers)
+
 
 def dns_label(text: str, most: int = 40) -> str:
     """Returns a name as DNS takes it: lower case, digits and hyphens, from a letter on, at most ``most`` characters."""

@@ -21,7 +21,9 @@ class Float32Muon(torch.optim.Muon):
         """Takes a step, as PyTorch's does: momentum of Nesterov, decay, and a rate by the size of the matrix."""
         for group in self.param_groups:
             for weight in (weight for weight in group["params"] if weight.grad is not None):
-                buffer = self.state[weight].setdefault("momentum_buffer", torch.zeros_like(weight))
+                if "momentum_buffer" not in (state := self.state[weight]):
+                    state["momentum_buffer"] = torch.zeros_like(weight)
+                buffer = state["momentum_buffer"]
                 buffer.lerp_(weight.grad, 1 - group["momentum"])
                 update = weight.grad.lerp(buffer, group["momentum"])
                 direction = orthogonalize(update, group["ns_coefficients"], group["ns_steps"], group["eps"])

@@ -71,11 +71,13 @@ def _main(words: Sequence[str]) -> int:
         raise UsageError(f"{NAME} is there and has no {CONFIG}; rename it, or type the command in another folder")
     os.chdir(NAME)
     config = parse(words, PROGRAM).config
-    if config.model.path == BASE and not Path(BASE, "tokenizer.json").exists():
-        _say(f"cd {NAME}; envsuite imitate --config imitate.yaml")
+    if config.model.path == BASE and not Path(BASE).exists():
+        imitation = ["--config", "imitate.yaml", "--output", f"{BASE}.partial"]  # it saves its model on the way, too
+        _say(f"cd {NAME}; envsuite imitate {' '.join(imitation)}")
         torch.set_num_threads(1)
-        if status := imitate(["--config", "imitate.yaml"]):
+        if status := imitate(imitation):
             return status
+        Path(f"{BASE}.partial").rename(BASE)
     folder = Path(config.output, config.name)
     if folder.exists():
         with hold_folder(folder, "envsuite quickstart", "--name"):  # before processes start that would find it taken

@@ -64,17 +64,28 @@ def test_a_run_ends_with_its_report_or_with_how_to_get_it(place):
 def test_the_quick_start_has_two_processes_with_a_thread_each_where_there_are_two_cores(
     tmp_path, monkeypatch, cores, processes
 ):
-    launched, imitated = list[list[str]](), list[list[str]]()
+    launched, imitated = list[list[str]](), list[str]()
+
+    def imitate_until_it_is_interrupted_once(words: list[str]) -> int:
+        imitated.append(words[-1])
+        os.makedirs(words[-1], exist_ok=True)
+        return 130 if len(imitated) == 1 else 0
+
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: cores, raising=False)
     monkeypatch.setattr("trainers.programs.train.launch", lambda words: launched.append(words) or 0)
-    monkeypatch.setattr(quickstart, "imitate", lambda words: imitated.append(words) or 0)
+    monkeypatch.setattr(quickstart, "imitate", imitate_until_it_is_interrupted_once)
     monkeypatch.setenv("ACCELERATE_USE_CPU", "false")
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     monkeypatch.delenv("OMP_NUM_THREADS")
-    assert quickstart.main(["--name", "never-started"]) == 0
-    assert imitated == [["--config", "imitate.yaml"]] and (tmp_path / "errand/errand.py").is_file()
+    assert quickstart.main(["--name", "never-started"]) == 130 and not launched
+    for _ in range(2):  # what was interrupted is made anew, what is there is not
+        monkeypatch.chdir(tmp_path)
+        assert quickstart.main(["--name", "never-started"]) == 0
+    assert imitated == ["runs/errand-base.partial"] * 2 and [*(tmp_path / "errand/runs").iterdir()] == [
+        tmp_path / "errand/runs/errand-base"
+    ]
     parser = launch_command_parser()
     given = parser.parse_args(launched[0])
     settings = load_config_from_file(given.config_file)

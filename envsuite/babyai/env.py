@@ -9,12 +9,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from envsuite.babyai import text
-from envsuite.babyai.tasks import ENV_ID, MOST, load, parse_task_id
-from envsuite.babyai.world import COMMANDS, LEVELS, BabyAIWorld
+from envsuite.babyai.tasks import BUILTIN, ENV_ID, parse_task_id
+from envsuite.babyai.world import COMMANDS, LEVELS, VERSION, BabyAIWorld
 from envsuite.core.env import Observation, Outcome, StepInfo, ToolEnv
 from envsuite.core.errors import unknown
 from envsuite.core.options import EnvOptions, option
 from envsuite.core.players import require_episode
+from envsuite.core.tasks import MOST_NUMBERED, number_tasks
 from envsuite.core.tools import Action, Tool, ToolCall
 
 VIEWS = {"agent": text.describe_view, "full": text.full}
@@ -34,7 +35,9 @@ class BabyAIOptions(EnvOptions):
         enum=("builtin", "generated"),
     )  # fmt: skip
     world_seed: int = option(0, "seed of the generated worlds", minimum=0, maximum=2**63 - 1)
-    worlds: int = option(1000, "number of generated worlds", minimum=1, maximum=MOST, clients={"maximum": 100_000})
+    worlds: int = option(
+        1000, "number of generated worlds", minimum=1, maximum=MOST_NUMBERED, clients={"maximum": 100_000}
+    )
 
 
 class BabyAI(ToolEnv):
@@ -53,7 +56,8 @@ class BabyAI(ToolEnv):
         options = BabyAIOptions.of(given)
         if options.level not in LEVELS:
             raise unknown(f"level of {ENV_ID}", options.level, LEVELS)
-        task_set = load(options.level, options.source, options.world_seed, options.worlds)
+        generated = (options.world_seed, options.worlds) if options.source == "generated" else None
+        task_set = number_tasks(ENV_ID, VERSION, options.level, BUILTIN, generated)
         self._show = VIEWS[options.view]
         super().__init__(task_set.select(options.tasks), options.split, options.render_mode)
         self._world: BabyAIWorld | None = None

@@ -6,11 +6,15 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import orjson
 
 from envsuite.core.errors import DataError, UnknownTask, nearest, unknown
+
+MOST_NUMBERED = 1_000_000
+"""Most generated tasks of a level; as many numbers belong to each seed, and as many are left to the built-in tasks."""
 
 
 @dataclass(frozen=True)
@@ -111,3 +115,26 @@ class TaskSet:
             "hash": self.hash,
             "splits": {name: len(ids) for name, ids in self.splits.items()},
         }
+
+
+def number_tasks(
+    env_id: str, version: str, level: str, builtin: Mapping[str, range], generated: tuple[int, int] | None
+) -> TaskSet:
+    """Returns the tasks of a level, each a number; of generated ones 80 % are in train and 10 % in validation.
+
+    Args:
+        env_id: The environment.
+        version: Version of what makes a task of its number.
+        level: The level, which is the type of all its tasks.
+        builtin: Numbers of the built-in tasks by split: train, validation and test.
+        generated: Seed and count of generated tasks; ``None``: the built-in ones.
+    """
+    version, numbers = f"{version}-{level}", builtin
+    if generated is not None:
+        seed, count = generated
+        version, first = f"{version}-{seed}", (seed + 1) * MOST_NUMBERED
+        ends = [first, first + count * 80 // 100, first + count * 90 // 100, first + count]
+        numbers = {split: range(*pair) for split, pair in zip(builtin, pairwise(ends), strict=True)}
+    splits = {split: tuple(f"{level}/{number}" for number in part) for split, part in numbers.items()}
+    types = {task_id: level for ids in splits.values() for task_id in ids}
+    return TaskSet(env_id, "builtin" if generated is None else "generated", version, splits, types)

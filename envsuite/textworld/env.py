@@ -11,9 +11,10 @@ from envsuite.core.env import Outcome, ToolEnv
 from envsuite.core.errors import nearest
 from envsuite.core.options import SEED, EnvOptions, option
 from envsuite.core.players import require_episode
+from envsuite.core.tasks import MOST_NUMBERED, number_tasks
 from envsuite.core.tools import Tool, ToolCall
-from envsuite.textworld.package import ENV_ID, read_level
-from envsuite.textworld.tasks import MOST, TaskGame, find_game, load_tasks
+from envsuite.textworld.package import ENV_ID, VERSION, read_level
+from envsuite.textworld.tasks import BUILTIN, TaskGame, find_game
 from envsuite.textworld.world import TextGame
 
 REWARDS = ("won", "score", "intermediate")
@@ -42,7 +43,9 @@ class TextWorldOptions(EnvOptions):
         enum=("builtin", "generated"),
     )  # fmt: skip
     game_seed: int = option(0, "seed of the generated games", minimum=0, maximum=SEED["maximum"])
-    games: int = option(1000, "number of generated games", minimum=1, maximum=MOST, clients={"maximum": 100_000})
+    games: int = option(
+        1000, "number of generated games", minimum=1, maximum=MOST_NUMBERED, clients={"maximum": 100_000}
+    )
 
 
 class TextWorld(ToolEnv):
@@ -63,7 +66,8 @@ class TextWorld(ToolEnv):
     def __init__(self, **given: Any) -> None:
         options = TextWorldOptions.of(given)
         read_level(options.level)
-        tasks = load_tasks(options.level, options.source, options.game_seed, options.games)
+        generated = (options.game_seed, options.games) if options.source == "generated" else None
+        tasks = number_tasks(ENV_ID, VERSION, options.level, BUILTIN, generated)
         super().__init__(tasks.select(options.tasks), options.split, options.render_mode)
         self._reward = options.reward
         self._game: TextGame | None = None

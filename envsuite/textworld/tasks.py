@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 from envsuite.core.caches import made_once
 from envsuite.core.errors import UsageError
-from envsuite.core.tasks import TaskSet
-from envsuite.textworld.package import ENV_ID, FAILURES, VERSION, make_game
+from envsuite.textworld.package import ENV_ID, FAILURES, make_game
 from envsuite.textworld.world import content_of
 
 BUILTIN = {"train": range(400), "validation": range(400, 450), "test": range(450, 550)}
 """Numbers of the built-in tasks by split; the same for each level."""
 PARTS = {"train": ("train", "01234567"), "validation": ("valid", "89ab"), "test": ("test", "cdef")}
 """Split -> its name in the package, and the first digits of the contents of its games: no two splits share a game."""
-MOST = 1_000_000
-"""Most generated tasks; as many numbers belong to each ``game_seed``, and as many are left to the built-in tasks."""
 TRIES = 60
 """Seeds after which a task is given up."""
 
@@ -31,25 +27,6 @@ class TaskGame(NamedTuple):
     """:func:`content_of` the game."""
     game: Any
     """The ``textworld.Game``."""
-
-
-def load_tasks(level: str, source: str, game_seed: int, games: int) -> TaskSet:
-    """Returns the tasks of a level; of generated ones 80 % are in train and 10 % in validation.
-
-    Args:
-        level: The level.
-        source: ``"builtin"`` or ``"generated"``.
-        game_seed: Determines the generated tasks.
-        games: Number of generated tasks.
-    """
-    version, numbers = f"{VERSION}-{level}", BUILTIN
-    if source == "generated":
-        version, first = f"{version}-{game_seed}", (game_seed + 1) * MOST
-        ends = [first, first + games * 80 // 100, first + games * 90 // 100, first + games]
-        numbers = {split: range(*pair) for split, pair in zip(BUILTIN, pairwise(ends), strict=True)}
-    splits = {split: tuple(f"{level}/{number}" for number in part) for split, part in numbers.items()}
-    types = {task_id: level for ids in splits.values() for task_id in ids}
-    return TaskSet(ENV_ID, source, version, splits, types)
 
 
 @made_once(64)

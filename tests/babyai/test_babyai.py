@@ -20,10 +20,10 @@ from envsuite.babyai import text  # noqa: E402
 from envsuite.babyai.env import BabyAI  # noqa: E402
 from envsuite.babyai.expert import BabyAIExpert  # noqa: E402
 from envsuite.babyai.practice import BabyAIWalker, practice  # noqa: E402
-from envsuite.babyai.tasks import MOST  # noqa: E402
 from envsuite.babyai.world import COMMANDS, LEVELS, BabyAIWorld  # noqa: E402
 from envsuite.core import ToolCall, UsageError  # noqa: E402
 from envsuite.core.errors import UnknownName  # noqa: E402
+from envsuite.core.tasks import MOST_NUMBERED  # noqa: E402
 from envsuite.vector.milestones import MilestoneFactory  # noqa: E402
 
 TRIED = (
@@ -171,7 +171,10 @@ def test_tasks_are_a_level_and_a_seed_and_no_seed_is_in_two_splits():
     assert [len(builtin.ids(split)) for split in ("train", "validation", "test")] == [1000, 100, 200]
     assert builtin.ids("test")[0] == "GoToObj/1100" and set(builtin.types.values()) == {"GoToObj"}
     made = BabyAI(source="generated", world_seed=2, worlds=50).tasks
-    assert made.ids("train")[0] == f"GoToLocal/{3 * MOST}" and made.ids("test")[-1] == f"GoToLocal/{3 * MOST + 49}"
+    assert (
+        made.ids("train")[0] == f"GoToLocal/{3 * MOST_NUMBERED}"
+        and made.ids("test")[-1] == f"GoToLocal/{3 * MOST_NUMBERED + 49}"
+    )
     assert [len(made.ids(split)) for split in ("train", "validation", "test")] == [40, 5, 5]
 
 

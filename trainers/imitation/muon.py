@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +15,7 @@ class Float32Muon(torch.optim.Muon):
     """
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+    def step(self) -> None:  # type: ignore[override]
         """Takes a step, as PyTorch's does: momentum of Nesterov, decay, and a rate by the size of the matrix."""
         for group in self.param_groups:
             for weight in (weight for weight in group["params"] if weight.grad is not None):

@@ -24,7 +24,7 @@ def page() -> str:
     """Returns the page: first the options that all environments have, then those of each."""
     text, common = HEAD, {field.name for field in fields(EnvOptions)}
     for name, kind in {"Every environment": EnvOptions, **{s.id: env_class(s.id).takes for s in builtin()}}.items():
-        text += f"## {name}\n| option | default | values | meaning |\n|---|---|---|---|\n"
+        text += f"\n## {name}\n| option | default | values | meaning |\n|---|---|---|---|\n"
         for field in fields(kind):
             if kind is EnvOptions or field.name not in common:
                 cells = (f"`{field.name}`", f"`{json.dumps(field.default)}`", values_of(kind.schema()[field.name]))
